@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+#
+#   make                everything, into build/release
+#   make demo           installs what is missing, builds, runs the main job
+#   make check          installs what is missing, builds, runs every test
+#   make check-sanitize the tests that matter there, under ASan+UBSan and under TSan
+#   make bench fuzz install uninstall clean
+#
+# VARIANT=release|asan|tsan|debug choose flags and an object directory of their own.
+# Sources are found by folder: a new file needs no line here.
+
+VARIANT	?= release
+B	?= build/$(VARIANT)
+CC	?= gcc
+PREFIX	?= /usr/local
+LIBDIR	?= $(PREFIX)/lib
+BINDIR	?= $(PREFIX)/bin
+INCDIR	?= $(PREFIX)/include
+SYSCONFDIR ?= /etc
+MANDIR	?= $(PREFIX)/share/man
+UNITDIR	?= $(PREFIX)/lib/systemd/system
+COMPDIR	?= $(PREFIX)/share/bash-completion/completions
+VERSION	:= 0.1.0
+SOVER	:= 0
+
+WARN	 = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+WERROR	?=
+FLAGS_release = -O2 -g
+FLAGS_debug   = -O0 -g
+FLAGS_asan    = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FLAGS_tsan    = -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+OPT	 = $(FLAGS_$(VARIANT))
+CPPFLAGS += -I. -Iinclude -D_GNU_SOURCE -DPCPTUNE_LIBDIR='"$(LIBDIR)"' -DPCPTUNE_SYSCONFDIR='"$(SYSCONFDIR)"'
+CFLAGS	+= -std=gnu17 $(OPT) $(WARN) $(WERROR) -fPIC -pthread -fvisibility=hidden
+LDFLAGS	+= $(OPT) -pthread
+
+# asked when used, since `make deps` may install them first
+EVENT	= $(shell pkg-config --libs libevent)
+CONFIG	= $(shell pkg-config --libs libconfig)
+SQLITE	= $(shell pkg-config --libs sqlite3)
+JSON	= $(shell pkg-config --libs jansson)
+ZSTD	= $(shell pkg-config --libs libzstd)
+CMOCKA	= $(shell pkg-config --libs cmocka)
+NCURSES	= $(shell pkg-config --libs ncursesw)
+LIBS	= $(CONFIG) $(SQLITE) $(JSON) $(ZSTD) -ldl -lm
+
+# ---- what is built ----
+ALLOC_SRC   := $(filter-out allocator/preload%.c,$(wildcard allocator/*.c))
+PRELOAD_SRC := $(wildcard allocator/preload*.c)
+LIB_SRC	    := $(wildcard lib/*.c)
+HOST_SRC    := $(wildcard policies/host*.c)
+POLICY_SRC  := $(filter-out $(HOST_SRC),$(wildcard policies/*.c))
+EVAL_SRC    := $(wildcard eval/*.c)
+DAEMON_SRC  := $(wildcard daemon/*.c)
+CLI_SRC	    := $(wildcard cli/*.c)
+BENCH_SRC   := $(wildcard bench/*.c)
+UNIT_SRC    := $(wildcard tests/unit/test_*.c)
+TOOL_SRC    := $(wildcard tests/tools/*.c)
+FUZZ_SRC    := $(wildcard tests/fuzz/*.c)
+
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+
+POLICIES := $(patsubst policies/%.c,$(B)/lib/pcptune/policies/%.so,$(POLICY_SRC))
+UNITS	 := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT_SRC))
+TOOLS	 := $(patsubst tests/tools/%.c,$(B)/tests/tools/%,$(TOOL_SRC))
+BENCHES	 := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
+FUZZERS	 := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
+ALLOC	 := $(B)/lib/libpcpalloc.so $(B)/lib/libpcpalloc.a
+PRELOAD	 := $(if $(PRELOAD_SRC),$(B)/lib/libpcpalloc-preload.so)
+INTERNAL := $(B)/lib-internal/libeval.a $(B)/lib-internal/libhost.a $(B)/lib-internal/libpcptune.a
+
+all: allocator policies daemon cli benches
+allocator: $(ALLOC) $(PRELOAD)
+policies: $(POLICIES) $(B)/lib-internal/libhost.a
+lib: $(B)/lib-internal/libpcptune.a
+eval: $(B)/lib-internal/libeval.a
+daemon: $(B)/bin/pcptuned
+cli: $(B)/bin/pcptune
+benches: $(BENCHES)
+tests: $(UNITS) $(TOOLS)
+fuzzers: $(FUZZERS)
+.PHONY: all allocator policies lib eval daemon cli benches tests fuzzers
+
+$(B)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(B)/lib/libpcpalloc.so.$(SOVER): $(call obj,$(ALLOC_SRC))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libpcpalloc.so.$(SOVER) -Wl,-z,nodelete $^ -o $@
+$(B)/lib/libpcpalloc.so: $(B)/lib/libpcpalloc.so.$(SOVER)
+	ln -sf $(<F) $@
+$(B)/lib/libpcpalloc.a: $(call obj,$(ALLOC_SRC))
+	@mkdir -p $(@D)
+	rm -f $@ && ar rcs $@ $^
+$(B)/lib/libpcpalloc-preload.so: $(call obj,$(PRELOAD_SRC) $(ALLOC_SRC))
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libpcpalloc-preload.so -Wl,-z,nodelete $^ -o $@ -ldl
+
+$(B)/lib-internal/libpcptune.a: $(call obj,$(LIB_SRC))
+$(B)/lib-internal/libhost.a: $(call obj,$(HOST_SRC))
+$(B)/lib-internal/libeval.a: $(call obj,$(EVAL_SRC))
+$(B)/lib-internal/%.a:
+	@mkdir -p $(@D)
+	rm -f $@ && ar rcs $@ $^
+
+$(B)/lib/pcptune/policies/%.so: $(B)/obj/policies/%.o
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -shared $^ -o $@
+
+$(B)/bin/pcptuned: $(call obj,$(DAEMON_SRC)) $(INTERNAL)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ -o $@ $(EVENT) $(LIBS)
+$(B)/bin/pcptune: $(call obj,$(CLI_SRC)) $(INTERNAL)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+
+$(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(INTERNAL) -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN/../lib' $(LIBS)
+
+# unit tests see every internal function: they link the archives
+$(B)/tests/%: $(B)/obj/tests/unit/%.o $(INTERNAL) $(B)/lib/libpcpalloc.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(INTERNAL) $(B)/lib/libpcpalloc.a -o $@ $(CMOCKA) $(EVENT) $(LIBS)
+$(B)/tests/tools/%: $(B)/obj/tests/tools/%.o $(INTERNAL) $(ALLOC)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) $< $(INTERNAL) -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN/../../lib' $(LIBS)
+$(B)/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(HOST_SRC)
+	@mkdir -p $(@D)
+	clang $(CPPFLAGS) -std=gnu17 -g -O1 -fsanitize=fuzzer,address,undefined $^ -o $@ $(LIBS)
+
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+.SECONDARY:
+
+# ---- installing what is missing ----
+DEPS := gcc make pkg-config libevent-dev libconfig-dev libsqlite3-dev libjansson-dev libzstd-dev \
+	libcmocka-dev libncurses-dev sqlite3 python3
+DEPS_SANITIZE := clang libclang-rt-14-dev
+DEPS_TEST := redis-server redis-tools
+deps:
+	@configs/install-deps $(DEPS)
+deps-check: deps
+	@configs/install-deps $(DEPS_TEST)
+deps-sanitize: deps-check
+	@configs/install-deps $(DEPS_SANITIZE)
+
+# ---- running ----
+demo: deps
+	@$(MAKE) --no-print-directory all
+	@B=$(B) bench/demo
+check: deps-check
+	@$(MAKE) --no-print-directory all tests
+	@B=$(B) VARIANT=$(VARIANT) python3 tests/run.py
+check-sanitize: deps-sanitize
+	@$(MAKE) --no-print-directory VARIANT=asan all tests
+	@B=build/asan VARIANT=asan python3 tests/run.py
+	@$(MAKE) --no-print-directory VARIANT=tsan all tests
+	@B=build/tsan VARIANT=tsan python3 tests/run.py
+bench: deps
+	@$(MAKE) --no-print-directory all
+	@B=$(B) bench/run
+fuzz: deps-sanitize
+	@$(MAKE) --no-print-directory fuzzers
+	@B=$(B) tests/fuzz/run
+.PHONY: deps deps-check deps-sanitize demo check check-sanitize bench fuzz
+
+# ---- installing ----
+D = $(DESTDIR)
+install: all
+	install -d $(D)$(BINDIR) $(D)$(LIBDIR)/pcptune/policies $(D)$(LIBDIR)/pkgconfig \
+		$(D)$(INCDIR)/pcptune $(D)$(SYSCONFDIR)/pcptune $(D)$(UNITDIR) $(D)$(COMPDIR) \
+		$(D)$(MANDIR)/man1 $(D)$(MANDIR)/man5 $(D)$(MANDIR)/man8
+	install -m 755 $(B)/bin/pcptune $(B)/bin/pcptuned $(D)$(BINDIR)
+	install -m 755 $(B)/lib/libpcpalloc.so.$(SOVER) $(D)$(LIBDIR)/libpcpalloc.so.$(VERSION)
+	ln -sf libpcpalloc.so.$(VERSION) $(D)$(LIBDIR)/libpcpalloc.so.$(SOVER)
+	ln -sf libpcpalloc.so.$(SOVER) $(D)$(LIBDIR)/libpcpalloc.so
+	install -m 755 $(PRELOAD) $(D)$(LIBDIR)
+	install -m 644 $(B)/lib/libpcpalloc.a $(D)$(LIBDIR)
+	install -m 755 $(POLICIES) $(D)$(LIBDIR)/pcptune/policies
+	install -m 644 include/pcpalloc.h $(D)$(INCDIR)
+	install -m 644 include/pcptune/* $(D)$(INCDIR)/pcptune
+	for f in pcpalloc pcptune; do sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|' \
+		configs/$$f.pc.in > $(D)$(LIBDIR)/pkgconfig/$$f.pc; done
+	test -e $(D)$(SYSCONFDIR)/pcptune/pcptuned.conf || \
+		install -m 644 configs/pcptuned.conf $(D)$(SYSCONFDIR)/pcptune/pcptuned.conf
+	sed 's|@BINDIR@|$(BINDIR)|' configs/pcptuned.service.in > $(D)$(UNITDIR)/pcptuned.service
+	install -m 644 configs/completion.bash $(D)$(COMPDIR)/pcptune
+	for s in 1 5 8; do for f in docs/*.$$s; do if test -e "$$f"; then install -m 644 "$$f" $(D)$(MANDIR)/man$$s; fi; done; done
+uninstall:
+	rm -f $(D)$(BINDIR)/pcptune $(D)$(BINDIR)/pcptuned $(D)$(LIBDIR)/libpcpalloc* \
+		$(D)$(INCDIR)/pcpalloc.h $(D)$(LIBDIR)/pkgconfig/pcpalloc.pc \
+		$(D)$(LIBDIR)/pkgconfig/pcptune.pc $(D)$(UNITDIR)/pcptuned.service $(D)$(COMPDIR)/pcptune
+	rm -f $(patsubst docs/%,$(D)$(MANDIR)/man1/%,$(wildcard docs/*.1)) \
+		$(patsubst docs/%,$(D)$(MANDIR)/man5/%,$(wildcard docs/*.5)) \
+		$(patsubst docs/%,$(D)$(MANDIR)/man8/%,$(wildcard docs/*.8))
+	rm -rf $(D)$(LIBDIR)/pcptune $(D)$(INCDIR)/pcptune
+clean:
+	rm -rf build
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+.PHONY: install uninstall clean format

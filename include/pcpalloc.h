@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * libpcpalloc: a page allocator with per-CPU lists.
+ *
+ * Blocks of 2^order base pages (4096 bytes) come from per-CPU lists in front of a buddy zone with
+ * one lock. `high` bounds the lists of a CPU, `batch` is what moves at once; both tune themselves
+ * by the rules of Linux 6.7 and can be steered from outside by pcptuned.
+ *
+ * Set-up. There is none: the zone is reserved at the first allocation. The library works without
+ * a daemon; when one listens on its socket, it is told about this process at the first refill.
+ *
+ * Environment, read once at the first allocation:
+ *   PCPALLOC_CPUS=N      threads are spread round-robin over N virtual CPUs (1 .. 4096)
+ *   PCPALLOC_ZONES=N     number of zones (1 .. 8); default one for each NUMA node
+ *   PCPALLOC_SIZE=BYTES  size of each reservation (k, m, g, t suffixes)
+ *   PCPALLOC_RULES=g0|g1|g4  generation to start with, default g4
+ *   PCPALLOC_HIGH=PAGES, PCPALLOC_BATCH=PAGES  fixed values to start with
+ *   PCPALLOC_AGENT=0     no agent thread: no decay, no trims, no return of memory
+ *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000
+ *   PCPTUNE_SOCKET=PATH  socket of the daemon; empty: never attach
+ *
+ * Threads. Every function may be called from any thread. A block may be freed by another thread
+ * than the one that allocated it.
+ *
+ * Signals. pcpa_alloc() and pcpa_free() may be called from a signal handler, also when it
+ * interrupted one of them. An allocation may then fail (NULL, errno EAGAIN) where it would have to
+ * wait for a lock that the interrupted thread holds; a free always succeeds (it is put off).
+ *
+ * Fork. The child keeps every block that was allocated, and all lists, as its own copies. It drops
+ * the segment, the socket and the agent thread of the parent and starts its own at its next
+ * refill. Its counters begin at zero; what it inherited is in the zone gauges inherited_*. fork()
+ * may be called while other threads allocate. vfork() children must not allocate before exec.
+ *
+ * Errors. The library never ends the process and never writes to standard error. Failures are
+ * return values with errno; misuse goes to the callback of pcpa_set_error_callback().
+ */
+#ifndef PCPALLOC_H
+#define PCPALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PCPA_VERSION   "0.1.0"
+#define PCPA_PAGE_SIZE 4096u
+#define PCPA_MAX_ORDER 10u /* 4 MiB */
+#define PCPA_MAX_EXACT ((size_t)PCPA_PAGE_SIZE << PCPA_MAX_ORDER)
+
+#if defined(__GNUC__)
+#define PCPA_API __attribute__((visibility("default")))
+#else
+#define PCPA_API
+#endif
+
+/*
+ * One block of 2^order pages, order 0 .. PCPA_MAX_ORDER, aligned to its size. The content is
+ * undefined. NULL: errno ENOMEM (no memory), EINVAL (order), EAGAIN (see Signals).
+ */
+PCPA_API void *pcpa_alloc(unsigned order);
+
+/*
+ * Gives a block back; order must be that of its allocation. NULL is ignored. An address that is
+ * not ours, not aligned to its order, or already in the zone is reported through the error
+ * callback and otherwise ignored. errno is kept.
+ */
+PCPA_API void pcpa_free(void *block, unsigned order);
+
+/*
+ * Up to n blocks of one order into blocks[]; returns how many were allocated, 0 .. n. Less than n
+ * only when memory is short. Does not disturb the rule state (free_count) of the list.
+ */
+PCPA_API size_t pcpa_alloc_bulk(unsigned order, size_t n, void **blocks);
+PCPA_API void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks);
+
+/*
+ * size bytes (1 .. PCPA_MAX_EXACT) as whole pages: a block of the next order whose unneeded tail
+ * pages go back at once. Aligned to a page, and to align (a power of two up to PCPA_MAX_EXACT).
+ * Give it back with pcpa_free_exact() and any size that rounds to the same number of pages.
+ */
+PCPA_API void *pcpa_alloc_exact(size_t size, size_t align);
+PCPA_API void pcpa_free_exact(void *block, size_t size);
+
+/* Not 0 if the address lies in a zone of this process. Never blocks. */
+PCPA_API int pcpa_owns(const void *address);
+
+/* What an error callback is told. */
+struct pcpa_error {
+	size_t size;	     /* of this struct */
+	const char *what;    /* static text, one line */
+	const void *address; /* the block in question, NULL: none */
+	unsigned order;
+	const void *caller;  /* return address of the call */
+};
+
+/*
+ * cb is called in the thread that made the error, with no lock held; it may allocate. NULL: none.
+ * Returns the callback that was set before.
+ */
+typedef void (*pcpa_error_cb)(const struct pcpa_error *error, void *cookie);
+PCPA_API pcpa_error_cb pcpa_set_error_callback(pcpa_error_cb cb, void *cookie);
+
+/* Totals of this process, exact when no other thread is inside the library. */
+struct pcpa_stats {
+	size_t size; /* in: sizeof(struct pcpa_stats); out: bytes filled */
+	uint64_t alloc_pages;
+	uint64_t free_pages;
+	uint64_t alloc_zone;
+	uint64_t free_zone;
+	uint64_t refills;
+	uint64_t drains;
+	uint64_t free_high;
+	uint64_t lock_taken;	 /* zone lock, all paths */
+	uint64_t lock_contended; /* zone lock, all paths */
+	uint64_t lock_wait_ns;	 /* zone lock, alloc and free path */
+	uint64_t pages_in_use;	 /* alloc_pages - free_pages + inherited */
+	uint64_t pages_on_lists;
+	uint64_t pages_in_zone;	 /* free in the zones */
+	uint64_t pages_managed;
+	uint64_t pages_returned; /* free in the zones, given back to the system */
+	uint32_t n_zones;
+	uint32_t n_cpus;
+	uint32_t mode; /* enum pcptune_mode of pcptune/segment.h */
+	uint32_t attached; /* 1: a daemon has our segment */
+};
+PCPA_API int pcpa_get_stats(struct pcpa_stats *stats); /* 0 or -errno */
+
+/*
+ * The invariants, checked with every lock held: allocated - freed = in use, and
+ * alloc_zone - free_zone = in use + on lists, and each page accounted for once.
+ * 0: hold. -EUCLEAN: do not; *ret_what (if not NULL) names the first breach (static text).
+ */
+PCPA_API int pcpa_audit(const char **ret_what);
+
+/* Empties every list and returns free memory to the system now. Returns pages returned. */
+PCPA_API size_t pcpa_trim(void);
+
+/* Sets the live high and batch of every CPU, as a control word would; 0 keeps a value. */
+PCPA_API int pcpa_set_limits(unsigned high, unsigned high_min, unsigned high_max, unsigned batch);
+
+PCPA_API const char *pcpa_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The shared segment: what a target exports and what the daemon may write.
+ *
+ * One memfd per process, allocated in full, sealed against shrinking and growing, passed to the
+ * daemon over a SOCK_SEQPACKET socket. It holds a header, a table that describes every field by
+ * name, one block per zone, and one block per (zone, CPU). Who writes what:
+ *
+ *   header       the allocator, before the segment is passed; then only `wake`, `lease_until_ns`
+ *                (daemon) and `mode`, `flags` (allocator)
+ *   cpu.ctl      the daemon
+ *   cpu.pcp,     the allocator, under the lock of the per-CPU lists
+ *   cpu.list[]
+ *   cpu.zctr     the allocator, under the zone lock
+ *   zone         the allocator, under the zone lock
+ *   proc         the allocator, relaxed atomic additions
+ *
+ * Every shared word is a naturally aligned u32 or u64 that is read and written whole. A reader
+ * (lib/segreader.h) trusts no word: it copies, checks ranges, and treats a counter that went
+ * backwards as an unknown interval. The layout has a version; a daemon refuses others.
+ *
+ * Control words: the daemon writes the values, then stores ctl.seq (release). The allocator that
+ * sees a new seq (acquire) takes the values, clamps each one on its own, and stores pcp.ack_seq.
+ * A writer that dies between two values leaves seq as it was, so nothing half-written is taken;
+ * values that are overwritten while they are taken are taken again with the next seq.
+ *
+ * List words (source: the project's own design, docs/design.md section "One word a list"):
+ * `word` counts net position in its low 24 bits and operations in its high 40 bits. A push adds
+ * 2^24 + 1, a pop adds 2^24 - 1. With tail,
+ *     count = (word - tail) & 0xffffff                blocks on the list
+ *     net   = tail + count                            frees minus allocations, in blocks
+ *     ops   = ((word - net) >> 24) mod 2^40           frees plus allocations, in blocks
+ *     allocations = (ops - net) / 2, frees = (ops + net) / 2
+ * ops wraps after 2^40 operations; a reader adds (ops - previous) mod 2^40.
+ */
+#ifndef PCPTUNE_SEGMENT_H
+#define PCPTUNE_SEGMENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PCPTUNE_SEG_MAGIC  0x3147455350435054ULL /* "TPCPSEG1" read as little-endian bytes */
+#define PCPTUNE_SEG_LAYOUT 1u
+
+#define PCPTUNE_PAGE_SHIFT 12
+#define PCPTUNE_MAX_ORDER  10u   /* largest block: 1024 pages */
+#define PCPTUNE_N_LISTS	   5u    /* orders 0, 1, 2, 3 and 9 */
+#define PCPTUNE_MAX_ZONES  64u
+#define PCPTUNE_MAX_CPUS   8192u /* slots per zone, the shared slot included */
+#define PCPTUNE_MAX_HIGH   (1u << 23) /* pages; the list word's 24 bits bound it */
+#define PCPTUNE_MAX_BATCH  1024u
+#define PCPTUNE_MAX_SCALE  6u
+#define PCPTUNE_NAME_MAX   64u
+
+/* Orders that have lists, by list index. */
+#define PCPTUNE_LIST_ORDERS                                                                        \
+	{                                                                                          \
+		0, 1, 2, 3, 9                                                                      \
+	}
+
+#define PCPTUNE_WORD_PUSH ((UINT64_C(1) << 24) + 1)
+#define PCPTUNE_WORD_POP  ((UINT64_C(1) << 24) - 1)
+#define PCPTUNE_WORD_MASK UINT64_C(0xffffff)
+
+/* "leave this one alone" in a control word and in a change */
+#define PCPTUNE_KEEP UINT32_MAX
+
+enum pcptune_mode { PCPTUNE_MODE_OFF = 0, PCPTUNE_MODE_LOCKED = 1, PCPTUNE_MODE_RSEQ = 2 };
+
+enum pcptune_seg_flags {
+	PCPTUNE_SEG_FORKED = 1u << 0,  /* counters began at a fork, see inherited_* */
+	PCPTUNE_SEG_PRELOAD = 1u << 1, /* the program did not ask for us: preload library */
+	PCPTUNE_SEG_VIRTUAL = 1u << 2, /* virtual CPUs (PCPALLOC_CPUS) */
+	PCPTUNE_SEG_NO_AGENT = 1u << 3,
+};
+
+/* Kinds of the description table. */
+enum pcptune_kind { PCPTUNE_KIND_COUNTER = 1, PCPTUNE_KIND_GAUGE = 2 };
+enum pcptune_level { PCPTUNE_LEVEL_CPU = 1, PCPTUNE_LEVEL_ZONE = 2, PCPTUNE_LEVEL_PROC = 3 };
+
+/*
+ * One row of the description table. offset is from the start of the block of its level; width is
+ * 4 or 8 bytes; width 0 means "derived from the list words" (alloc_pages, free_pages).
+ */
+struct pcptune_desc {
+	char name[32];
+	char unit[8];
+	uint8_t kind;
+	uint8_t level;
+	uint16_t width;
+	uint32_t offset;
+	char line[80];
+};
+
+/* Written by the daemon only. 64 bytes. PCPTUNE_KEEP in a value: leave it. */
+struct pcptune_ctl {
+	uint32_t seq; /* 0: nothing was ever asked; stored last, release */
+	uint32_t high;
+	uint32_t high_min;
+	uint32_t high_max;
+	uint32_t batch;
+	uint32_t scale_max;
+	uint32_t rules;
+	uint32_t drain; /* not 0: drain the lists of this CPU down to high now (idle CPUs too) */
+	uint64_t decision; /* id of the decision in the log that these words come from, 0: none */
+	uint64_t reserved[3];
+};
+
+/* Lock, gauges and counters of the lists of one CPU. 128 bytes. */
+struct pcptune_pcp {
+	uint32_t lock;    /* private to the allocator: 0 free, else held */
+	uint32_t ack_seq; /* last ctl.seq taken over */
+#define PCPTUNE_GAUGE(field, unit, line, para) uint32_t field;
+#include <pcptune/counters.def>
+	uint32_t flags; /* private: rule flags */
+	uint32_t high_limit; /* pages; high is never above it: ring capacity */
+#define PCPTUNE_PCTR(field, unit, line, para) uint64_t field;
+#include <pcptune/counters.def>
+	uint64_t reserved[8];
+};
+
+/* One list of one CPU. 32 bytes; word and tail share 16 bytes so that one read takes both. */
+struct pcptune_list {
+	uint64_t word;
+	int64_t tail;
+	uint32_t limit;   /* private: blocks */
+	uint32_t reserved;
+	uint64_t private_ring;
+};
+
+/* Counters written under the zone lock. */
+struct pcptune_zctr {
+#define PCPTUNE_ZCTR(field, unit, line, para) uint64_t field;
+#include <pcptune/counters.def>
+};
+
+struct pcptune_cpu_block {
+	struct pcptune_ctl ctl;
+	struct pcptune_pcp pcp;
+	struct pcptune_list list[6]; /* PCPTUNE_N_LISTS in use */
+	struct pcptune_zctr zctr;
+} __attribute__((aligned(128)));
+
+struct pcptune_zone_block {
+	uint32_t id;
+	int32_t node; /* NUMA node, -1: none */
+#define PCPTUNE_ZGAUGE(field, unit, line, para) uint64_t field;
+#include <pcptune/counters.def>
+} __attribute__((aligned(128)));
+
+struct pcptune_proc_block {
+#define PCPTUNE_PROC(field, unit, line, para) uint64_t field;
+#include <pcptune/counters.def>
+} __attribute__((aligned(128)));
+
+/*
+ * Offsets are from the start of the segment. A reader checks every one of them against the size
+ * that fstat() gives, not against `size`.
+ */
+struct pcptune_seg_header {
+	uint64_t magic;
+	uint32_t layout;
+	uint32_t header_size;
+	uint64_t size;
+	uint64_t start_boot_ns; /* CLOCK_BOOTTIME when the segment was made */
+	uint64_t random_id;     /* with start_boot_ns: the identity of the target; never the pid */
+	uint64_t run_tag;       /* PCPTUNE_RUN_TAG of the environment, 0: none */
+	uint32_t n_zones;
+	uint32_t n_cpus;        /* slots per zone, the last one is the shared slot */
+	uint32_t n_desc;
+	uint32_t desc_size;
+	uint32_t zone_stride;
+	uint32_t cpu_stride;
+	uint64_t desc_off;
+	uint64_t proc_off;
+	uint64_t zones_off;
+	uint64_t cpus_off; /* block of (zone z, cpu c): cpus_off + (z * n_cpus + c) * cpu_stride */
+	uint32_t pid;      /* in the target's own pid namespace: for people only */
+	uint32_t mode;     /* enum pcptune_mode */
+	uint32_t flags;    /* enum pcptune_seg_flags */
+	uint32_t n_lists;
+	uint8_t list_orders[8];
+	char name[PCPTUNE_NAME_MAX];
+	/* written by the daemon, on a line of their own */
+	uint32_t wake __attribute__((aligned(64))); /* futex (shared): the agent sleeps on it */
+	uint32_t wake_reserved;
+	uint64_t lease_until_ns; /* CLOCK_MONOTONIC; 0: no daemon; UINT64_MAX: keep for good */
+	uint64_t daemon_reserved[6];
+};
+
+/*
+ * Handshake over the SOCK_SEQPACKET socket: one hello (with the memfd as SCM_RIGHTS), one reply.
+ * End of file is the end of the target.
+ */
+#define PCPTUNE_WIRE_MAGIC 0x50435057u
+#define PCPTUNE_WIRE_VERSION 1u
+
+enum pcptune_hello_flags { PCPTUNE_HELLO_RECONNECT = 1u << 0 };
+
+struct pcptune_hello {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t size; /* of this struct */
+	uint32_t layout;
+	uint32_t flags;
+	uint64_t segment_size;
+};
+
+struct pcptune_reply {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t size;
+	int32_t status; /* 0: attached; else a positive errno */
+	uint32_t reserved;
+	uint64_t target_id;
+	uint64_t lease_ns;
+	char reason[192]; /* NUL-terminated, for people */
+};
+
+#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+_Static_assert(sizeof(struct pcptune_desc) == 128, "description rows are 128 bytes");
+_Static_assert(sizeof(struct pcptune_ctl) == 64, "control words fill one line");
+_Static_assert(sizeof(struct pcptune_list) == 32, "two lists a line");
+_Static_assert(offsetof(struct pcptune_cpu_block, pcp) == 64, "layout 1");
+_Static_assert(sizeof(struct pcptune_pcp) == 128, "layout 1");
+_Static_assert(offsetof(struct pcptune_cpu_block, list) == 192, "layout 1");
+_Static_assert(offsetof(struct pcptune_cpu_block, zctr) == 384, "layout 1");
+_Static_assert(sizeof(struct pcptune_cpu_block) == 640, "layout 1");
+_Static_assert(offsetof(struct pcptune_seg_header, wake) % 64 == 0, "daemon's words on their line");
+_Static_assert(sizeof(struct pcptune_hello) == 24, "wire 1");
+_Static_assert(sizeof(struct pcptune_reply) == 224, "wire 1");
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

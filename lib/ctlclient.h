@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Client side of the control socket: one JSON object a line each way (docs/control.md).
+ */
+#ifndef PCPTUNE_LIB_CTLCLIENT_H
+#define PCPTUNE_LIB_CTLCLIENT_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+struct ctlclient;
+
+/* socket: the target socket's path (".ctl" is added); NULL: the default. why: 256 bytes. */
+int ctlclient_open(const char *socket, struct ctlclient **ret, char *why);
+void ctlclient_close(struct ctlclient *c);
+/*
+ * Sends request (reference kept by the caller) and waits up to timeout_ms for the answer. 0: *ret
+ * is the answer's "result" (a new reference). An error that the daemon sent: -EREMOTEIO, -ENOENT
+ * (no such target), -EINVAL (bad request), -EPERM, with its text in why.
+ */
+int ctlclient_call(struct ctlclient *c, json_t *request, int timeout_ms, json_t **ret, char *why);
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The plug-in host: finds, checks and loads policies, turns parameters into numbers, runs an
+ * instance, and bounds what it proposes.
+ *
+ * Everything that stands between a policy's proposal and a change is a pure function here
+ * (host_filter), used by the daemon and by the evaluation alike; verify re-derives the changes of a
+ * log with it.
+ */
+#ifndef PCPTUNE_POLICIES_HOST_H
+#define PCPTUNE_POLICIES_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <pcptune/policy.h>
+
+#define POLICY_MAX_PARAMS 64u
+#define POLICY_WHY	  256u /* bytes of a cause text */
+
+struct policy_module; /* a loaded plug-in; shared by instances, reference counted */
+
+/*
+ * name: a bare name, looked up in the directories of path (colon-separated; NULL: the default,
+ * $PCPTUNE_POLICY_PATH, else the installed place), or a path with a slash. Owner (root or us) and
+ * mode (not writable by others) of the file and of each directory above it are checked before
+ * dlopen(RTLD_NOW|RTLD_LOCAL); the descriptor is checked in full after. why: POLICY_WHY bytes.
+ */
+int policy_load(const char *name, const char *path, struct policy_module **ret, char *why);
+struct policy_module *policy_ref(struct policy_module *m);
+void policy_unref(struct policy_module *m); /* the code stays mapped: see host.c */
+const struct pcptune_policy *policy_desc(const struct policy_module *m);
+const char *policy_file(const struct policy_module *m);
+
+/* Names of all policies found on path, sorted, freed with policy_list_free(). */
+int policy_list(const char *path, char ***ret_names, size_t *ret_n);
+void policy_list_free(char **names, size_t n);
+/* The search path in force (static storage). */
+const char *policy_default_path(void);
+
+const struct pcptune_param *policy_param(const struct policy_module *m, uint32_t i);
+const struct pcptune_reason *policy_reason(const struct policy_module *m, uint32_t id);
+
+/* Parameters: defaults, then one "key", "value" at a time. Nearest name in why for a wrong key. */
+void policy_params_default(const struct policy_module *m, int64_t *params);
+int policy_params_set(const struct policy_module *m, int64_t *params, const char *key,
+		      const char *value, char *why);
+/* "key=value key=value", all parameters, in table order; snprintf-like return. */
+int policy_params_text(const struct policy_module *m, const int64_t *params, char *buf, size_t n);
+/* Parses that text back (log -> replay). */
+int policy_params_parse(const struct policy_module *m, const char *text, int64_t *params, char *why);
+
+/*
+ * The sentence of a reason with its arguments filled in; snprintf-like return. old_high and
+ * new_high for {old} and {new}.
+ */
+int policy_sentence(const char *sentence, const int64_t arg[4], uint32_t old_high,
+		    uint32_t new_high, char *buf, size_t n);
+
+/* ---- instances ---- */
+struct policy_instance;
+
+/* values of the control words of one CPU; the same fields as a change */
+struct limits {
+	uint32_t high, high_min, high_max, batch, scale_max, rules;
+};
+
+struct host_change {
+	uint32_t index, zone, cpu;
+	uint32_t reason;
+	int64_t arg[4];
+	struct limits old;	/* as sampled */
+	struct limits proposed; /* as the policy said; KEEP filled in from old */
+	struct limits clamped;	/* what may be applied */
+};
+
+struct host_answer {
+	uint32_t reason; /* for the whole answer; 0 when there are changes */
+	int64_t arg[4];
+	uint32_t rest_ms;
+	uint32_t n_changes;
+	uint32_t n_dropped; /* settling, held or no-op proposals */
+	const struct host_change *changes; /* owned by the instance until the next decide */
+};
+
+int policy_instance_new(struct policy_module *m, const struct pcptune_shape *shape,
+			const int64_t *params, struct policy_instance **ret, char *why);
+void policy_instance_free(struct policy_instance *pi);
+struct policy_module *policy_instance_module(const struct policy_instance *pi);
+
+/*
+ * Runs decide() and host_filter(). 0; -EPROTO: the policy broke its contract (why says how; the
+ * answer is empty); -ESTALE: benched after three breaches, nothing was called.
+ */
+int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
+			   struct host_answer *ret, char *why);
+bool policy_instance_benched(const struct policy_instance *pi);
+
+/* State as bytes, for the log; load refuses another size with -EINVAL. */
+const void *policy_instance_state(const struct policy_instance *pi, size_t *ret_size);
+int policy_instance_state_load(struct policy_instance *pi, const void *state, size_t size);
+
+/*
+ * Pure: bounds one proposed change. high within [4 .. high_limit], high_min <= high <= high_max
+ * (high wins over its bounds where the policy set it), batch 1 .. PCPTUNE_MAX_BATCH and at most
+ * high, scale_max, rules known. sum_high: of the target before the change; budget 0: no bound; only
+ * raises are cut by the budget. Returns false for a change that changes nothing (no-op).
+ */
+bool host_clamp(const struct pcptune_shape *shape, const struct limits *old, uint64_t sum_high,
+		const struct limits *proposed, struct limits *ret_clamped);
+
+#endif

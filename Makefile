@@ -113,7 +113,7 @@ $(B)/bin/pcptuned: $(call obj,$(DAEMON_SRC)) $(INTERNAL)
 	$(CC) $(LDFLAGS) $^ -o $@ $(EVENT) $(LIBS)
 $(B)/bin/pcptune: $(call obj,$(CLI_SRC)) $(INTERNAL)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ -o $@ $(LIBS)
+	$(CC) $(LDFLAGS) $^ -o $@ $(NCURSES) $(LIBS)
 
 $(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC)
 	@mkdir -p $(@D)

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * `pcptune`: finds the verb, runs it, and looks after what all verbs have in common at their end.
+ *
+ * A closed pipe (`pcptune log | head`) ends the program by SIGPIPE, as it does for other tools,
+ * also when we were started with that signal ignored; `run` alone leaves the disposition as it is,
+ * because its program inherits it. Any other failure to write is an error that must not look like
+ * success: standard output is flushed and checked once, here.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <signal.h>
+#include <string.h>
+#include "lib/text.h"
+
+static int no_verb(const char *name)
+{
+	const char *names[64];
+	const char *near;
+	size_t i;
+
+	for (i = 0; i < cli_n_verbs; i++)
+		names[i] = cli_verbs[i].name;
+	near = text_nearest(name, names, cli_n_verbs);
+	if (near)
+		return cli_usage_error("no command \"%s\"; did you mean \"%s\"?", name, near);
+	return cli_usage_error("no command \"%s\"", name);
+}
+
+/* --help and --version are verbs for people who expect options. */
+static const char *verb_name(const char *word)
+{
+	if (!strcmp(word, "--help") || !strcmp(word, "-h"))
+		return "help";
+	if (!strcmp(word, "--version") || !strcmp(word, "-V"))
+		return "version";
+	return word;
+}
+
+static int finish(int status)
+{
+	errno = 0;
+	if (fflush(stdout) || ferror(stdout)) {
+		cli_error("standard output: %s", errno ? strerror(errno) : "a write failed");
+		return status ? status : CLI_ERROR;
+	}
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	const struct cli_verb *verb;
+
+	setlocale(LC_ALL, "");
+	setlocale(LC_NUMERIC, "C");
+	if (argc < 2) {
+		cmd_help(0, NULL);
+		return CLI_USAGE;
+	}
+	verb = cli_verb_find(verb_name(argv[1]));
+	if (!verb)
+		return no_verb(argv[1]);
+	if (verb->cmd != cmd_run)
+		signal(SIGPIPE, SIG_DFL);
+	cli_error_verb(verb->name);
+	return finish(verb->cmd(argc - 1, argv + 1));
+}

@@ -117,10 +117,10 @@ def run_one(name, cmd):
             if not m:
                 continue
             title = f"{name}: {m.group(2).strip()}"
-            if m.group(1) == "not ok":
-                failed.append(title)
-            elif re.search(r"#\s*SKIP", line, re.I):
+            if re.search(r"#\s*SKIP", line, re.I):
                 skipped.append(title)
+            elif m.group(1) == "not ok":
+                failed.append(title)
             else:
                 passed.append(title)
         if p.returncode != 0 and not failed:

@@ -48,7 +48,8 @@ int policy_params_set(const struct policy_module *m, int64_t *params, const char
 /* "key=value key=value", all parameters, in table order; snprintf-like return. */
 int policy_params_text(const struct policy_module *m, const int64_t *params, char *buf, size_t n);
 /* Parses that text back (log -> replay). */
-int policy_params_parse(const struct policy_module *m, const char *text, int64_t *params, char *why);
+int policy_params_parse(const struct policy_module *m, const char *text, int64_t *params,
+			char *why);
 
 /*
  * The sentence of a reason with its arguments filled in; snprintf-like return. old_high and
@@ -75,11 +76,11 @@ struct host_change {
 };
 
 struct host_answer {
-	uint32_t reason; /* for the whole answer; 0 when there are changes */
+	uint32_t reason; /* for the whole answer; 0 when the policy proposed changes */
 	int64_t arg[4];
 	uint32_t rest_ms;
 	uint32_t n_changes;
-	uint32_t n_dropped; /* settling, held or no-op proposals */
+	uint32_t n_dropped;		   /* settling, held or no-op proposals */
 	const struct host_change *changes; /* owned by the instance until the next decide */
 };
 
@@ -108,5 +109,22 @@ int policy_instance_state_load(struct policy_instance *pi, const void *state, si
  */
 bool host_clamp(const struct pcptune_shape *shape, const struct limits *old, uint64_t sum_high,
 		const struct limits *proposed, struct limits *ret_clamped);
+
+/*
+ * Pure but for pending: bounds a whole decision, whose contract was checked. Drops changes of CPUs
+ * that are settling or held, and no-ops; the raises that are left share the budget in ascending
+ * order of index. pending: one word for each entry of the sample, the high that was given and is
+ * not yet taken over (0: none); read for the budget, and updated. out: room for d->n_changes.
+ */
+void host_filter(const struct pcptune_shape *shape, const struct pcptune_sample *s,
+		 const struct pcptune_decision *d, uint32_t *pending, struct host_change *out,
+		 uint32_t *ret_n, uint32_t *ret_dropped);
+
+/*
+ * Where debug text of policies goes; NULL (the default): nowhere. At most four lines a decision
+ * are passed on. Process-wide; call it before the first decide.
+ */
+typedef void (*policy_trace_fn)(void *cookie, const char *policy, const char *text);
+void policy_set_trace(policy_trace_fn fn, void *cookie);
 
 #endif

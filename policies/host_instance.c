@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A policy at work on one target.
+ *
+ * The instance owns the flat state of the policy, followed by the host's own few words (breaches,
+ * raises on their way), in one block: what is written to the log and loaded again is that block, so
+ * that a replay that begins in the middle decides as the daemon did.
+ *
+ * A decision is read as if it came from a stranger: the host keeps its own copies of everything the
+ * policy could overwrite (room, strides, the array), and checks counts, order, indexes, reasons and
+ * values before it looks at one of them.
+ *
+ * One thread at a time; nothing here blocks.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <pcptune/rules.h>
+#include "policies/host_internal.h"
+
+#define BREACHES_MAX	  3u
+#define TRACES_PER_DECIDE 4u
+
+/* The tail of the state block. */
+struct host_words {
+	uint32_t breaches;
+	uint32_t n;
+	uint32_t pending[]; /* high that was given, 0: nothing is on its way */
+};
+
+struct policy_instance {
+	struct policy_module *module;
+	const struct pcptune_policy *desc;
+	struct pcptune_shape shape;
+	int64_t params[POLICY_MAX_PARAMS];
+	uint32_t n;	    /* entries of a sample */
+	size_t policy_size; /* of the policy's part, padded */
+	size_t state_size;
+	char *state;
+	struct host_words *words; /* in state */
+	size_t change_size;
+	char *changes;		    /* n x change_size */
+	struct pcptune_decision *d; /* as large as the policy thinks it is */
+	struct host_change *out;
+	struct pcptune_host host;
+	uint32_t traces;
+};
+
+static policy_trace_fn trace_fn;
+static void *trace_cookie;
+
+void policy_set_trace(policy_trace_fn fn, void *cookie)
+{
+	trace_fn = fn;
+	trace_cookie = cookie;
+}
+
+static void on_trace(void *cookie, const char *text)
+{
+	struct policy_instance *pi = cookie;
+
+	if (trace_fn && text && pi->traces < TRACES_PER_DECIDE) {
+		pi->traces++;
+		trace_fn(trace_cookie, pi->desc->name, text);
+	}
+}
+
+/* ---- life ---- */
+
+static int check_shape(const struct pcptune_shape *shape, char *why)
+{
+	if (shape->n_zones < 1 || shape->n_zones > PCPTUNE_MAX_ZONES || shape->n_cpus < 1 ||
+	    shape->n_cpus > PCPTUNE_MAX_CPUS || shape->host_cpus < 1)
+		return host_why(
+			why, -EINVAL,
+			"shape: %u zones of %u CPUs on %u; right are 1..%u, 1..%u, 1 or more",
+			shape->n_zones, shape->n_cpus, shape->host_cpus, PCPTUNE_MAX_ZONES,
+			PCPTUNE_MAX_CPUS);
+	return 0;
+}
+
+static int alloc_state(struct policy_instance *pi, char *why)
+{
+	const struct pcptune_policy *p = pi->desc;
+	size_t size = p->state_size(&pi->shape, pi->params);
+	size_t words = sizeof(struct host_words) + (size_t)pi->n * sizeof(uint32_t);
+
+	if (size > HOST_STATE_MAX)
+		return host_why(why, -EPROTO,
+				"policy \"%s\": wants %zu bytes of state, at most %llu", p->name,
+				size, (unsigned long long)HOST_STATE_MAX);
+	pi->policy_size = (size + 15) & ~(size_t)15;
+	pi->state_size = pi->policy_size + words;
+	pi->state = calloc(1, pi->state_size);
+	if (!pi->state)
+		return -ENOMEM;
+	pi->words = (struct host_words *)(pi->state + pi->policy_size);
+	pi->words->n = pi->n;
+	return 0;
+}
+
+static int alloc_rest(struct policy_instance *pi)
+{
+	size_t decision = pi->desc->decision_size;
+
+	pi->change_size = pi->desc->change_size;
+	pi->changes = calloc(pi->n, pi->change_size);
+	pi->d = calloc(1, decision > sizeof(*pi->d) ? decision : sizeof(*pi->d));
+	pi->out = calloc(pi->n, sizeof(*pi->out));
+	return pi->changes && pi->d && pi->out ? 0 : -ENOMEM;
+}
+
+static int init_instance(struct policy_instance *pi, char *why)
+{
+	int r = alloc_state(pi, why);
+
+	if (!r)
+		r = alloc_rest(pi);
+	if (r == -ENOMEM)
+		return host_why(why, r, "no memory for an instance of policy \"%s\"",
+				pi->desc->name);
+	if (r)
+		return r;
+	r = pi->desc->init(pi->state, &pi->shape, pi->params);
+	if (r > 0)
+		r = -EPROTO;
+	if (r)
+		return host_why(why, r, "policy \"%s\": %s", pi->desc->name,
+				r == -EINVAL ? "these parameters do not go together"
+					     : strerror(-r));
+	return 0;
+}
+
+int policy_instance_new(struct policy_module *m, const struct pcptune_shape *shape,
+			const int64_t *params, struct policy_instance **ret, char *why)
+{
+	struct policy_instance *pi;
+	int r = check_shape(shape, why);
+
+	if (r)
+		return r;
+	pi = calloc(1, sizeof(*pi));
+	if (!pi)
+		return host_why(why, -ENOMEM, "no memory for a policy instance");
+	pi->module = policy_ref(m);
+	pi->desc = policy_desc(m);
+	pi->shape = *shape;
+	pi->shape.size = sizeof(pi->shape);
+	pi->n = shape->n_zones * shape->n_cpus;
+	memcpy(pi->params, params, pi->desc->n_params * sizeof(*params));
+	pi->host = (struct pcptune_host){sizeof(pi->host), PCPTUNE_POLICY_ABI, on_trace, pi};
+	r = init_instance(pi, why);
+	if (r) {
+		policy_instance_free(pi);
+		return r;
+	}
+	*ret = pi;
+	return 0;
+}
+
+void policy_instance_free(struct policy_instance *pi)
+{
+	if (!pi)
+		return;
+	policy_unref(pi->module);
+	free(pi->state);
+	free(pi->changes);
+	free(pi->d);
+	free(pi->out);
+	free(pi);
+}
+
+struct policy_module *policy_instance_module(const struct policy_instance *pi)
+{
+	return pi->module;
+}
+
+bool policy_instance_benched(const struct policy_instance *pi)
+{
+	return pi->words->breaches >= BREACHES_MAX;
+}
+
+const void *policy_instance_state(const struct policy_instance *pi, size_t *ret_size)
+{
+	*ret_size = pi->state_size;
+	return pi->state;
+}
+
+int policy_instance_state_load(struct policy_instance *pi, const void *state, size_t size)
+{
+	const struct host_words *words = (const void *)((const char *)state + pi->policy_size);
+	uint32_t n;
+
+	if (size != pi->state_size)
+		return -EINVAL;
+	memcpy(&n, &words->n, sizeof(n));
+	if (n != pi->n)
+		return -EINVAL;
+	memcpy(pi->state, state, size);
+	return 0;
+}
+
+/* ---- the contract ---- */
+
+static bool high_ok(uint32_t v, uint32_t least)
+{
+	return v == PCPTUNE_KEEP || (v >= least && v <= PCPTUNE_MAX_HIGH);
+}
+
+static bool values_ok(const struct pcptune_change *c)
+{
+	return high_ok(c->high, 1) && high_ok(c->high_min, 0) && high_ok(c->high_max, 0) &&
+	       (c->batch == PCPTUNE_KEEP || (c->batch >= 1 && c->batch <= PCPTUNE_MAX_BATCH)) &&
+	       (c->scale_max == PCPTUNE_KEEP || c->scale_max <= PCPTUNE_MAX_SCALE) &&
+	       (c->rules == PCPTUNE_KEEP || pcptune_rules_known(c->rules));
+}
+
+static bool reason_ok(const struct policy_instance *pi, uint32_t id, uint32_t kind)
+{
+	const struct pcptune_reason *r = policy_reason(pi->module, id);
+
+	return r && r->kind == kind;
+}
+
+static int check_change(const struct policy_instance *pi, uint32_t i, int64_t *last, char *why)
+{
+	const struct pcptune_change *c = (const void *)(pi->changes + (size_t)i * pi->change_size);
+	const char *name = pi->desc->name;
+
+	if (c->index >= pi->n)
+		return host_why(why, -EPROTO, "policy \"%s\": change %u is for index %u of %u",
+				name, i, c->index, pi->n);
+	if ((int64_t)c->index <= *last)
+		return host_why(why, -EPROTO,
+				"policy \"%s\": change %u is for index %u after %lld; right is "
+				"ascending order",
+				name, i, c->index, (long long)*last);
+	*last = c->index;
+	if (!reason_ok(pi, c->reason, 0))
+		return host_why(why, -EPROTO,
+				"policy \"%s\": change %u has no reason (%u) for a change", name, i,
+				c->reason);
+	if (!values_ok(c))
+		return host_why(
+			why, -EPROTO,
+			"policy \"%s\": change %u has a value out of range: high %u (%u..%u) "
+			"batch %u scale_max %u rules %u",
+			name, i, c->high, c->high_min, c->high_max, c->batch, c->scale_max,
+			c->rules);
+	return 0;
+}
+
+/* pi->d as the policy left it; the host's own copies count. */
+static int check_decision(struct policy_instance *pi, char *why)
+{
+	struct pcptune_decision *d = pi->d;
+	int64_t last = -1;
+	int r = 0;
+
+	if (d->n_changes > pi->n)
+		return host_why(why, -EPROTO, "policy \"%s\": %u changes, room is for %u",
+				pi->desc->name, d->n_changes, pi->n);
+	d->changes = (struct pcptune_change *)pi->changes;
+	d->change_size = (uint32_t)pi->change_size;
+	for (uint32_t i = 0; !r && i < d->n_changes; i++)
+		r = check_change(pi, i, &last, why);
+	if (!r && !d->n_changes && !reason_ok(pi, d->reason, 1))
+		r = host_why(why, -EPROTO, "policy \"%s\": no change and no reason (%u) for it",
+			     pi->desc->name, d->reason);
+	return r;
+}
+
+static int call(struct policy_instance *pi, const struct pcptune_sample *s, char *why)
+{
+	int r;
+
+	memset(pi->d, 0, sizeof(*pi->d));
+	pi->d->size = sizeof(*pi->d);
+	pi->d->change_size = (uint32_t)pi->change_size;
+	pi->d->max_changes = pi->n;
+	pi->d->changes = (struct pcptune_change *)pi->changes;
+	pi->traces = 0;
+	r = pi->desc->decide(pi->state, &pi->shape, pi->params, s, pi->d, &pi->host);
+	if (r)
+		return host_why(why, -EPROTO, "policy \"%s\": decide returned %d (%s)",
+				pi->desc->name, r, r < 0 ? strerror(-r) : "not 0 or -errno");
+	return check_decision(pi, why);
+}
+
+int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
+			   struct host_answer *ret, char *why)
+{
+	struct host_answer a = {0};
+	int r;
+
+	*ret = a;
+	if (s->n_cpus != pi->n || s->cpu_size < sizeof(struct pcptune_cpu))
+		return host_why(why, -EINVAL, "sample: %u entries of %u bytes, right are %u of %zu",
+				s->n_cpus, s->cpu_size, pi->n, sizeof(struct pcptune_cpu));
+	if (policy_instance_benched(pi))
+		return host_why(why, -ESTALE,
+				"policy \"%s\" is benched: it broke its contract %u times",
+				pi->desc->name, BREACHES_MAX);
+	r = call(pi, s, why);
+	if (r) {
+		pi->words->breaches++;
+		return r;
+	}
+	host_filter(&pi->shape, s, pi->d, pi->words->pending, pi->out, &a.n_changes, &a.n_dropped);
+	a.changes = pi->out;
+	a.reason = pi->d->n_changes ? 0 : pi->d->reason;
+	a.rest_ms = pi->d->rest_ms;
+	memcpy(a.arg, pi->d->arg, sizeof(a.arg));
+	*ret = a;
+	return 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the parts of the plug-in host tell each other; nothing outside policies/ includes this.
+ */
+#ifndef PCPTUNE_POLICIES_HOST_INTERNAL_H
+#define PCPTUNE_POLICIES_HOST_INTERNAL_H
+
+#include "policies/host.h"
+
+#define HOST_WORD_MAX	  31u /* bytes of names and versions */
+#define HOST_UNIT_MAX	  15u
+#define HOST_TEXT_MAX	  240u /* bytes of a one-line text or a sentence */
+#define HOST_CHOICES_MAX  64u
+#define HOST_REASONS_MAX  256u
+#define HOST_STRUCT_MAX	  4096u /* bytes: no struct of the interface grows beyond */
+#define HOST_STATE_MAX	  (UINT64_C(64) << 20)
+#define HOST_SEGMENTS_MAX 32u
+
+/* The mapped segments of one plug-in: every pointer of a descriptor must lead into them. */
+struct host_image {
+	struct host_segment {
+		uintptr_t start, end;
+		bool exec;
+	} segment[HOST_SEGMENTS_MAX];
+	uint32_t n;
+};
+
+/* Printf into a cause text of POLICY_WHY bytes; why may be NULL. Returns err. */
+__attribute__((format(printf, 3, 4))) int host_why(char *why, int err, const char *fmt, ...);
+
+/* 0, or -EACCES, -EINVAL ... with the component and its mode in why. real: an absolute path. */
+int host_check_path(const char *real, char *why);
+/* Reads the descriptor's numbers from the file itself, before any of its code can run. */
+int host_check_elf(const char *real, char *why);
+/* Segments of the loaded object that holds address; -ENOENT: no such object. */
+int host_image_of(const void *address, struct host_image *ret);
+/* The descriptor in full; file_name: what its name must be. */
+int host_check_desc(const struct pcptune_policy *p, const struct host_image *img,
+		    const char *file_name, char *why);
+/* The numbers at the head of a descriptor, known before loading. */
+int host_check_sizes(const struct pcptune_policy *p, char *why);
+/* Is this a sentence that policy_sentence() can fill in? */
+bool host_sentence_ok(const char *sentence);
+bool host_name_ok(const char *name, bool dash);
+
+#endif

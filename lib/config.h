@@ -18,18 +18,25 @@ enum config_type {
 	CONFIG_STRING,
 	CONFIG_ENUM,
 	CONFIG_GROUP, /* a group or list, handled by name: rules, default, params */
+	CONFIG_MODE, /* permission bits, octal in a string: "0600"; min and max are in octal, too */
+	CONFIG_INHERIT, /* a bool of a rule, kept as int64_t: -1 (left out): as the global setting
+			 */
 };
 
-/* One row a key. name is dotted ("log.max_bytes"); keys of a rule begin with "rules.". */
+/*
+ * One row a key. name is dotted ("log.max_bytes"); keys of a rule begin with "rules.". min and max
+ * bound the value of an int, the length in bytes of a string, the bits of a mode.
+ */
 struct config_key {
 	const char *name;
 	enum config_type type;
 	const char *unit; /* "ms", "bytes", "" */
 	int64_t min, max;
-	const char *def; /* as written in a file, quotes included */
+	const char *def; /* as written in a file, quotes included; NULL: see text */
 	const char *const *choices;
-	bool reloadable; /* by SIGHUP */
+	bool reloadable;  /* by SIGHUP */
 	const char *text; /* one sentence */
+	size_t offset;	  /* in struct config; for "default." and "rules." in struct config_rule */
 };
 extern const struct config_key config_keys[];
 extern const size_t config_n_keys;
@@ -53,23 +60,23 @@ struct config_rule {
 enum config_on_exit { CONFIG_KEEP = 0, CONFIG_RESTORE = 1 };
 
 struct config {
-	char *file; /* as given; NULL: the built-in default */
-	char *socket;
+	char *file;   /* as given; NULL: the built-in default */
+	char *socket; /* never NULL: the default is filled in */
 	int64_t interval_ms, lease_ms, settle_ms, max_targets, max_cpus;
 	bool dry_run;
 	int64_t budget_permille; /* of managed pages, per target; 0: no bound by the host */
 	enum config_on_exit on_exit;
-	char *policy_path;
+	char *policy_path; /* NULL: the default of the plug-in host */
 	struct {
 		bool enabled, required;
-		char *path;
+		char *path; /* never NULL: the default is filled in */
 		int64_t max_bytes, chunk_ms;
 		bool full_sync;
 		int64_t effect_samples; /* outcome is measured over so many samples */
 	} log;
 	struct {
 		int64_t mode; /* of the control socket, octal in the file as a string "0600" */
-		char *group;
+		char *group;  /* NULL: left as it is */
 		int64_t max_clients, max_queue_bytes;
 	} control;
 	struct config_rule def; /* `default` */
@@ -77,7 +84,13 @@ struct config {
 	size_t n_rules;
 };
 
-/* *ret_why: malloc'ed, one or more lines "file:line: what, allowed"; free() it. -EINVAL, -ENOENT... */
+/*
+ * Reads a file; NULL: the built-in default. 0, or with *ret_why set (malloc'ed, one or more lines
+ * "file:line: what, allowed", each with a newline; free() it): -EINVAL, -ENOENT, -EACCES, -EISDIR
+ * and what else open() and read() give. -ENOMEM: *ret_why may be NULL. *ret is untouched on
+ * failure, *ret_why on success. @include is relative to the file that it stands in. Not
+ * signal-safe; may run in any thread, in one at a time.
+ */
 int config_load(const char *file, struct config **ret, char **ret_why);
 /* The text of a file instead of a file; name is for messages. */
 int config_parse(const char *text, const char *name, struct config **ret, char **ret_why);
@@ -87,9 +100,16 @@ const struct config_rule *config_match(const struct config *c, const char *progr
 				       int *ret_i);
 /* 0, or the first key that differs and can not be reloaded (static text in *ret_key). */
 int config_reloadable(const struct config *old, const struct config *new_, const char **ret_key);
-/* The sample file, every key with its default, unit, range and text. */
+/* The sample file (configs/pcptuned.conf), every key with its default, unit, range and text. */
 void config_print_sample(FILE *out);
-/* Where sockets and logs are when nothing is configured; malloc'ed. */
+/* The KEYS section of pcptuned.conf(5), mdoc. */
+void config_print_man(FILE *out);
+/*
+ * Where sockets and logs are when nothing is configured; malloc'ed, NULL: no memory.
+ * Socket: $PCPTUNE_SOCKET, else /run/pcptune/sock (root), $XDG_RUNTIME_DIR/pcptune/sock, or
+ * /tmp/pcptune-UID/sock. Log: /var/lib/pcptune/pcptuned.db (root), $XDG_STATE_HOME/pcptune/..., or
+ * ~/.local/state/pcptune/pcptuned.db.
+ */
 char *config_default_socket(void);
 char *config_default_log(void);
 /* The control socket beside a target socket: SOCKET.ctl; malloc'ed. */

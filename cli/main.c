@@ -65,5 +65,6 @@ int main(int argc, char **argv)
 	if (verb->cmd != cmd_run)
 		signal(SIGPIPE, SIG_DFL);
 	cli_error_verb(verb->name);
+	argv[1] = (char *)verb->name;
 	return finish(verb->cmd(argc - 1, argv + 1));
 }

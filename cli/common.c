@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What verbs say and where they get it from: messages, the daemon, the log.
+ *
+ * A message goes out once, here, as "pcptune VERB: what"; a verb that gets an exit status from a
+ * helper of this file has nothing to add.
+ */
+#include "cli/cli.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <libgen.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "lib/config.h"
+#include "lib/text.h"
+
+#define CALL_MS 5000
+
+static const char *error_verb; /* set once by main() */
+
+void cli_error_verb(const char *name)
+{
+	error_verb = name;
+}
+
+static void say(const char *fmt, va_list ap)
+{
+	fflush(stdout);
+	fprintf(stderr, "pcptune%s%s: ", error_verb ? " " : "", error_verb ? error_verb : "");
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+}
+
+int cli_error(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+	return CLI_ERROR;
+}
+
+int cli_usage_error(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+	if (error_verb)
+		fprintf(stderr, "`pcptune %s --help` shows the options\n", error_verb);
+	else
+		fprintf(stderr, "`pcptune help` shows the commands\n");
+	return CLI_USAGE;
+}
+
+const char *cli_bold(void)
+{
+	return text_colour(stdout) ? "\033[1m" : "";
+}
+
+const char *cli_red(void)
+{
+	return text_colour(stdout) ? "\033[31m" : "";
+}
+
+const char *cli_yellow(void)
+{
+	return text_colour(stdout) ? "\033[33m" : "";
+}
+
+const char *cli_dim(void)
+{
+	return text_colour(stdout) ? "\033[2m" : "";
+}
+
+const char *cli_plain(void)
+{
+	return text_colour(stdout) ? "\033[0m" : "";
+}
+
+/* ---- the daemon ---- */
+
+int cli_connect(const char *socket, struct ctlclient **ret)
+{
+	char why[CLI_WHY] = "";
+
+	if (!ctlclient_open(socket, ret, why))
+		return -1;
+	return cli_error("no daemon: %s; start pcptuned, or name its socket with --socket", why);
+}
+
+int cli_call(struct ctlclient *c, json_t *request, json_t **ret)
+{
+	char why[CLI_WHY] = "";
+	int r = ctlclient_call(c, request, CALL_MS, ret, why);
+
+	json_decref(request);
+	if (!r)
+		return -1;
+	cli_error("%s", why[0] ? why : strerror(-r));
+	return r == -ENOENT ? CLI_DRIFT : CLI_ERROR;
+}
+
+json_t *cli_target(const char *word)
+{
+	int64_t id;
+
+	return text_parse_i64(word, &id) ? json_string(word) : json_integer(id);
+}
+
+/* ---- the log ---- */
+
+static char *daemon_db(const char *socket)
+{
+	struct ctlclient *c;
+	char why[CLI_WHY];
+	json_t *request, *version = NULL;
+	const char *path = "";
+	char *db = NULL;
+
+	if (ctlclient_open(socket, &c, why))
+		return NULL;
+	request = json_pack("{s:s}", "cmd", "version");
+	if (!ctlclient_call(c, request, CALL_MS, &version, why))
+		path = cli_str(json_object_get(version, "log"), "path");
+	if (path[0])
+		db = strdup(path);
+	json_decref(request);
+	json_decref(version);
+	ctlclient_close(c);
+	return db;
+}
+
+static bool is_run_db(const char *name)
+{
+	size_t n = strlen(name);
+
+	return n > 7 && !strncmp(name, "run-", 4) && !strcmp(name + n - 3, ".db");
+}
+
+/* The newest run-*.db in dir; NULL: none. */
+static char *newest_run(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct timespec best = {0, 0};
+	char *found = NULL, *path;
+	struct dirent *e;
+	struct stat st;
+
+	while (d && (e = readdir(d))) {
+		if (!is_run_db(e->d_name) || fstatat(dirfd(d), e->d_name, &st, 0) ||
+		    !S_ISREG(st.st_mode))
+			continue;
+		if (st.st_mtim.tv_sec < best.tv_sec ||
+		    (st.st_mtim.tv_sec == best.tv_sec && st.st_mtim.tv_nsec <= best.tv_nsec) ||
+		    asprintf(&path, "%s/%s", dir, e->d_name) < 0)
+			continue;
+		free(found);
+		found = path;
+		best = st.st_mtim;
+	}
+	if (d)
+		closedir(d);
+	return found;
+}
+
+char *cli_db_path(const char *db, const char *socket, char *why)
+{
+	char *standard, *copy, *path;
+
+	if (db)
+		return strdup(db);
+	path = daemon_db(socket);
+	if (path)
+		return path;
+	standard = config_default_log();
+	if (!standard || !access(standard, F_OK))
+		return standard;
+	copy = strdup(standard);
+	path = copy ? newest_run(dirname(copy)) : NULL;
+	if (!path)
+		snprintf(why, CLI_WHY,
+			 "no log: no daemon is running, there is no %s and no run-*.db beside it; "
+			 "name one with --db",
+			 standard);
+	free(copy);
+	free(standard);
+	return path;
+}
+
+int cli_open_log(const char *db, const char *socket, struct logstore **ret)
+{
+	char why[CLI_WHY] = "no memory";
+	char *path = cli_db_path(db, socket, why);
+	int r;
+
+	if (!path)
+		return cli_error("%s", why);
+	why[0] = '\0';
+	r = logstore_open_ro(path, ret, why);
+	if (!r) {
+		free(path);
+		return -1;
+	}
+	cli_error("%s", why[0] ? why : strerror(-r));
+	free(path);
+	return CLI_ERROR;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Values as people and programs read them: JSON lines, counts, limits, the sentence of a reason.
+ */
+#include "cli/cli.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <pcptune/rules.h>
+#include "policies/host.h"
+
+int cli_print_json(json_t *value)
+{
+	int r = value ? json_dumpf(value, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9)) : -1;
+
+	json_decref(value);
+	if (r)
+		return cli_error("the JSON output could not be written");
+	putchar('\n');
+	return CLI_OK;
+}
+
+uint64_t cli_u64(const json_t *object, const char *key)
+{
+	json_int_t v = json_integer_value(json_object_get(object, key));
+
+	return v > 0 ? (uint64_t)v : 0;
+}
+
+const char *cli_str(const json_t *object, const char *key)
+{
+	const char *s = json_string_value(json_object_get(object, key));
+
+	return s ? s : "";
+}
+
+bool cli_bool(const json_t *object, const char *key)
+{
+	return json_is_true(json_object_get(object, key));
+}
+
+char *cli_count(uint64_t v, char *buf, size_t n)
+{
+	char plain[24];
+	int len = snprintf(plain, sizeof(plain), "%" PRIu64, v);
+	size_t at = 0;
+	int i;
+
+	for (i = 0; i < len && at + 2 < n; i++) {
+		if (i && (len - i) % 3 == 0)
+			buf[at++] = ',';
+		buf[at++] = plain[i];
+	}
+	buf[at] = '\0';
+	return buf;
+}
+
+/* ---- limits ---- */
+
+struct limit_row {
+	const char *name;
+	size_t field;
+};
+static const struct limit_row limit_rows[] = {
+	{"high", offsetof(struct log_limits, high)},
+	{"high_min", offsetof(struct log_limits, high_min)},
+	{"high_max", offsetof(struct log_limits, high_max)},
+	{"batch", offsetof(struct log_limits, batch)},
+	{"scale_max", offsetof(struct log_limits, scale_max)},
+	{"rules", offsetof(struct log_limits, rules)},
+};
+#define N_LIMITS (sizeof(limit_rows) / sizeof(limit_rows[0]))
+
+static uint32_t limit(const struct log_limits *l, size_t i)
+{
+	return *(const uint32_t *)((const char *)l + limit_rows[i].field);
+}
+
+static void limit_text(size_t i, uint32_t v, char *buf, size_t n)
+{
+	if (limit_rows[i].field == offsetof(struct log_limits, rules))
+		snprintf(buf, n, "%s", pcptune_rules_name(v));
+	else
+		snprintf(buf, n, "%" PRIu32, v);
+}
+
+char *cli_limits_diff(const struct log_limits *old, const struct log_limits *new_, char *buf,
+		      size_t n)
+{
+	char a[16], b[16];
+	size_t i, at = 0;
+
+	buf[0] = '\0';
+	for (i = 0; i < N_LIMITS && at < n; i++) {
+		if (limit(old, i) == limit(new_, i))
+			continue;
+		limit_text(i, limit(old, i), a, sizeof(a));
+		limit_text(i, limit(new_, i), b, sizeof(b));
+		at += (size_t)snprintf(buf + at, n - at, "%s%s %s -> %s", at ? ", " : "",
+				       limit_rows[i].name, a, b);
+	}
+	if (!at)
+		snprintf(buf, n, "nothing");
+	return buf;
+}
+
+json_t *cli_limits_json(const struct log_limits *l)
+{
+	json_t *o = json_object();
+	size_t i;
+
+	for (i = 0; i + 1 < N_LIMITS; i++)
+		json_object_set_new(o, limit_rows[i].name, json_integer(limit(l, i)));
+	json_object_set_new(o, "rules", json_string(pcptune_rules_name(l->rules)));
+	return o;
+}
+
+/* ---- reasons ---- */
+
+/* The plug-in of the last row: a log has few policies and many rows. Lives until exit. */
+static struct policy_module *plug_in(const char *name)
+{
+	static char last[32];
+	static struct policy_module *module;
+	char why[POLICY_WHY];
+
+	if (!strcmp(last, name))
+		return module;
+	if (module)
+		policy_unref(module);
+	module = NULL;
+	snprintf(last, sizeof(last), "%s", name);
+	if (name[0] && policy_load(name, NULL, &module, why))
+		module = NULL;
+	return module;
+}
+
+static void reason_plain(const struct log_decision *d, char *buf, size_t n)
+{
+	size_t at = (size_t)snprintf(buf, n, "%s", d->reason_name);
+	int last = 3, i;
+
+	while (last >= 0 && !d->arg[last])
+		last--;
+	for (i = 0; i <= last && at < n; i++)
+		at += (size_t)snprintf(buf + at, n - at, "%s%" PRId64 "%s", i ? ", " : " (",
+				       d->arg[i], i == last ? ")" : "");
+}
+
+/*
+ * The id alone is not enough: another version of the plug-in could use it for something else, so
+ * its name must be that of the log.
+ */
+char *cli_reason(const struct log_decision *d, const struct log_assignment *a, char *buf, size_t n)
+{
+	struct policy_module *m = plug_in(a->policy);
+	const struct pcptune_reason *r = m ? policy_reason(m, d->reason) : NULL;
+
+	if (r && !strcmp(r->name, d->reason_name))
+		policy_sentence(r->sentence, d->arg, d->old.high, d->clamped.high, buf, n);
+	else
+		reason_plain(d, buf, n);
+	return buf;
+}

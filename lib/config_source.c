@@ -186,14 +186,16 @@ static size_t utf8_len(const char *p, const char *end)
 	return n;
 }
 
-static void bad_byte(struct scan *c, const char *where, const char *allowed)
+/* One report a line; line: of *at. */
+static void bad_byte(struct scan *c, const char *at, int line, const char *where,
+		     const char *allowed)
 {
 	c->src->unusable = true;
-	if (c->bad_byte_line == c->line)
+	if (c->bad_byte_line == line)
 		return;
-	c->bad_byte_line = c->line;
-	config_error_add(c->e, c->name, c->line, "byte 0x%02x %s, allowed: %s",
-			 (unsigned char)*c->p, where, allowed);
+	c->bad_byte_line = line;
+	config_error_add(c->e, c->name, line, "byte 0x%02x %s, allowed: %s", (unsigned char)*at,
+			 where, allowed);
 }
 
 static int scan_line_comment(struct scan *c)
@@ -219,28 +221,26 @@ static int scan_block_comment(struct scan *c)
 
 static int scan_string(struct scan *c)
 {
-	const char *begin = c->p, *q = c->p + 1;
+	const char *q = c->p + 1;
 	int line = c->line;
 
 	while (q < c->end && *q != '"') {
 		size_t n = utf8_len(q, c->end);
 
+		if (n == 0)
+			bad_byte(c, q, line, "in a string", "UTF-8 text");
+		if (*q == '\0' || (c->end - q >= 4 && memcmp(q, "\\x00", 4) == 0))
+			bad_byte(c, q, line, "makes a NUL in a string", "UTF-8 text");
 		if (*q == '\\' && q + 1 < c->end)
 			n = 2;
-		if (n == 0 || *q == '\0' || (q + 4 <= c->end && memcmp(q, "\\x00", 4) == 0)) {
-			c->p = q;
-			c->bad_byte_line = 0;
-			bad_byte(c, n ? "(or \\x00) in a string" : "in a string", "UTF-8 text");
-			c->p = begin;
-			n = 1;
-		}
-		q += n;
+		if (memchr(q, '\n', n ? n : 1))
+			line++;
+		q += n ? n : 1;
 	}
 	if (q >= c->end) {
 		c->src->unusable = true;
-		config_error_add(c->e, c->name, line,
-				 "string begins here and never ends, allowed: "
-				 "\"...\"");
+		config_error_add(c->e, c->name, c->line,
+				 "string begins here and never ends, allowed: \"...\"");
 		return emit(c, (size_t)(c->end - c->p));
 	}
 	return emit(c, (size_t)(q + 1 - c->p));
@@ -363,7 +363,8 @@ static int scan_step(struct scan *c)
 	}
 	if ((unsigned char)ch >= 0x80 || ch == 0x7f ||
 	    ((unsigned char)ch < ' ' && !strchr("\t\n\r\f", ch)) || ch == '\0')
-		bad_byte(c, "outside of strings and comments", "ASCII; put other text in quotes");
+		bad_byte(c, c->p, c->line, "outside of strings and comments",
+			 "ASCII; put other text in quotes");
 	c->word = is_name(ch);
 	if (ch != ' ' && ch != '\t')
 		c->fresh = false;

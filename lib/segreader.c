@@ -1,0 +1,816 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Reads a segment that a stranger wrote, a few nanoseconds a CPU.
+ *
+ * Trust. The header is copied once with pread(), checked, and never looked at again, so nothing
+ * that was checked can change after. Everything else is loaded a word at a time, each word exactly
+ * once, into values that are then bounded: gauges to the ranges of segment.h (policies shift by
+ * them), counters to differences that an interval can hold. A target can lie about itself; it can
+ * not make the reader fault, loop or overflow. Holes that a target punches into its memfd read as
+ * zeros; huge-page files, where a hole may fault, are refused.
+ *
+ * Cost. Most CPUs are at rest. Every counter and list word only goes up, so their plain sum moves
+ * when any of them does; tails and gauges go both ways and are added with odd factors of their
+ * own. One number a CPU is kept: when it is the same as last time the CPU is at rest and nothing
+ * of it is decoded, written or even read on our side. The number is taken before the words are
+ * decoded: a change in between is seen by the next pass, never lost.
+ *
+ * Order. A list's word and tail are two words that different steps of the allocator move; the
+ * reader takes word, tail, word and starts again when word moved, so that the pair was true at one
+ * moment (acquire loads keep the three in order; the allocator stores both with release). Counters
+ * are independent of each other and relaxed: what one pass misses the next one has.
+ *
+ * Who writes what: the control words, the lease and `wake` are ours alone and are stored relaxed
+ * except for ctl.seq, which is stored last, with release, and read by the allocator with acquire;
+ * everything else we only read. A reader belongs to one thread.
+ */
+#include "lib/segreader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/magic.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+#include <pcptune/rules.h>
+
+#define LOAD(p)	    __atomic_load_n((p), __ATOMIC_RELAXED)
+#define ACQUIRE(p)  __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+
+#define READ_TRIES 16 /* of a list; three loads from one line each */
+#define OPS_MASK   ((UINT64_C(1) << 40) - 1)
+/* More than this in one interval is nonsense: pages and calls; nanoseconds of many threads. */
+#define DELTA_MAX    (UINT64_C(1) << 40)
+#define DELTA_NS_MAX (UINT64_C(1) << 48)
+/* ... and since the start of a target that may have run for months before it was attached */
+#define TOTAL_MAX (UINT64_C(1) << 56)
+
+/* Largest believable value of each gauge; rows of counters.def without a line here do not build. */
+#define MAX_high	 PCPTUNE_MAX_HIGH
+#define MAX_high_min	 PCPTUNE_MAX_HIGH
+#define MAX_high_max	 PCPTUNE_MAX_HIGH
+#define MAX_batch	 PCPTUNE_MAX_BATCH
+#define MAX_scale_max	 PCPTUNE_MAX_SCALE
+#define MAX_rules	 PCPTUNE_RULES_MAX
+#define MAX_alloc_factor 16u
+#define MAX_free_count	 PCPTUNE_MAX_HIGH
+#define MAX_count	 (2 * PCPTUNE_MAX_HIGH) /* count overshoots high by a refill or a block */
+
+static const uint8_t list_orders[PCPTUNE_N_LISTS] = PCPTUNE_LIST_ORDERS;
+
+/* Odd factors, so that opposite moves of two tails or gauges do not cancel out in the sum. */
+static const uint64_t mix[] = {
+	0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9, 0xd6e8feb86659fd93,
+	0xa0761d6478bd642f, 0xe7037ed1a0b428db, 0x8ebc6af09c88c6e3, 0x589965cc75374cc3,
+	0x1d8e4e27c47d124f, 0xeb44accab455d165, 0x9fb21c651e98df25, 0xbf58476d1ce4e5b9,
+	0x94d049bb133111eb, 0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 0x87c37b91114253d5,
+};
+
+/* What a CPU's words said when its deltas were last taken. */
+struct previous {
+	uint64_t ops[PCPTUNE_N_LISTS]; /* folded to 64 bits */
+	int64_t net[PCPTUNE_N_LISTS];
+#define PCPTUNE_ZCTR(field, unit, line, para) uint64_t field;
+#define PCPTUNE_PCTR(field, unit, line, para) uint64_t field;
+#include <pcptune/counters.def>
+};
+
+enum cpu_state {
+	STATE_SHOWN = 1u << 0,	/* the caller's entry holds deltas or flags of the last pass */
+	STATE_FORCED = 1u << 1, /* look at it in full next time, whatever the sum says */
+	STATE_REBASE = 1u << 2, /* ... and take no deltas then: the baseline is still missing */
+};
+
+struct segreader {
+	struct pcptune_seg_header h; /* checked copy */
+	char *base;
+	size_t bytes;
+	uint32_t n;	       /* zones x slots */
+	bool first;	       /* nothing was sampled yet: count from zero */
+	bool rebase;	       /* the next pass sets the baseline */
+	const void *seen;      /* entries of the last pass: others are filled in full */
+	uint64_t *sums;	       /* [n] */
+	uint8_t *states;       /* [n] enum cpu_state */
+	struct previous *prev; /* [n] */
+};
+
+/* ---- opening: every check has its sentence ---- */
+
+struct opening {
+	const struct segreader_limits *limits;
+	char *why;
+	size_t why_size;
+};
+
+__attribute__((format(printf, 2, 3))) static int refuse(const struct opening *o, const char *fmt,
+							...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(o->why, o->why_size, fmt, ap);
+	va_end(ap);
+	return -EPROTO;
+}
+
+static int refuse_errno(const struct opening *o, const char *what)
+{
+	int e = errno;
+
+	snprintf(o->why, o->why_size, "segment: %s: %s", what, strerror(e));
+	return -e;
+}
+
+static int check_file(const struct opening *o, int fd, uint64_t *ret_size)
+{
+	struct statfs fs;
+	struct stat st;
+	int seals;
+
+	if (fstat(fd, &st) || fstatfs(fd, &fs))
+		return refuse_errno(o, "descriptor can not be examined");
+	if (!S_ISREG(st.st_mode))
+		return refuse(o, "segment: the descriptor is not a file; a memfd is needed");
+	seals = fcntl(fd, F_GET_SEALS);
+	if (seals < 0)
+		return refuse(o, "segment: the file can not be sealed; a memfd is needed");
+	if (fs.f_type == HUGETLBFS_MAGIC)
+		return refuse(o, "segment: the memfd uses huge pages; ordinary pages are needed");
+	if (!(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW))
+		return refuse(o,
+			      "segment: seals are 0x%x; F_SEAL_SHRINK and F_SEAL_GROW are needed",
+			      (unsigned)seals);
+	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
+		return refuse(o,
+			      "segment: sealed against writing; the daemon writes control words");
+	if (o->limits->max_bytes && (uint64_t)st.st_size > o->limits->max_bytes)
+		return refuse(o, "segment: %llu bytes; at most %llu are allowed",
+			      (unsigned long long)st.st_size,
+			      (unsigned long long)o->limits->max_bytes);
+	*ret_size = (uint64_t)st.st_size;
+	return 0;
+}
+
+static int check_identity(const struct opening *o, const struct pcptune_seg_header *h,
+			  uint64_t size)
+{
+	if (h->magic == __builtin_bswap64(PCPTUNE_SEG_MAGIC))
+		return refuse(
+			o, "segment: magic is byte-swapped; both sides need the same byte order");
+	if (h->magic != PCPTUNE_SEG_MAGIC)
+		return refuse(o, "segment: magic is 0x%016llx; 0x%016llx is needed",
+			      (unsigned long long)h->magic, (unsigned long long)PCPTUNE_SEG_MAGIC);
+	if (h->layout != PCPTUNE_SEG_LAYOUT)
+		return refuse(o, "segment: layout version is %u; this daemon knows %u", h->layout,
+			      PCPTUNE_SEG_LAYOUT);
+	if (h->header_size < sizeof(*h) || h->header_size % 8)
+		return refuse(
+			o, "segment: header_size is %u; a multiple of 8 of at least %zu is needed",
+			h->header_size, sizeof(*h));
+	if (h->size > size || h->size < h->header_size)
+		return refuse(o, "segment: size says %llu bytes; the file has %llu, the header %u",
+			      (unsigned long long)h->size, (unsigned long long)size,
+			      h->header_size);
+	return 0;
+}
+
+static int check_counts(const struct opening *o, const struct pcptune_seg_header *h)
+{
+	uint32_t max = o->limits->max_cpus;
+
+	if (!max || max > PCPTUNE_MAX_CPUS)
+		max = PCPTUNE_MAX_CPUS;
+	if (h->n_zones < 1 || h->n_zones > PCPTUNE_MAX_ZONES)
+		return refuse(o, "segment: %u zones; 1 to %u are allowed", h->n_zones,
+			      PCPTUNE_MAX_ZONES);
+	if (h->n_cpus < 1 || h->n_cpus > max)
+		return refuse(o, "segment: %u CPUs; 1 to %u are allowed", h->n_cpus, max);
+	if (h->n_lists != PCPTUNE_N_LISTS ||
+	    memcmp(h->list_orders, list_orders, sizeof(list_orders)))
+		return refuse(
+			o, "segment: %u lists of orders %u %u %u %u %u; 5 of 0 1 2 3 9 are needed",
+			h->n_lists, h->list_orders[0], h->list_orders[1], h->list_orders[2],
+			h->list_orders[3], h->list_orders[4]);
+	return 0;
+}
+
+static int check_stride(const struct opening *o, const char *name, uint32_t stride, size_t least,
+			uint32_t align)
+{
+	if (stride >= least && stride % align == 0)
+		return 0;
+	return refuse(o, "segment: %s is %u; a multiple of %u of at least %zu is needed", name,
+		      stride, align, least);
+}
+
+struct extent {
+	const char *name;
+	uint64_t off, len;
+	uint32_t align;
+};
+
+static int check_extents(const struct opening *o, const struct extent *e, size_t n, uint64_t size)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (e[i].off % e[i].align)
+			return refuse(o, "segment: %s is %llu; a multiple of %u is needed",
+				      e[i].name, (unsigned long long)e[i].off, e[i].align);
+		if (e[i].off > size || e[i].len > size - e[i].off)
+			return refuse(o, "segment: %s: %llu bytes at %llu; the file ends at %llu",
+				      e[i].name, (unsigned long long)e[i].len,
+				      (unsigned long long)e[i].off, (unsigned long long)size);
+		for (size_t k = 0; k < i; k++)
+			if (e[i].off < e[k].off + e[k].len && e[k].off < e[i].off + e[i].len)
+				return refuse(o, "segment: %s at %llu overlaps %s at %llu",
+					      e[i].name, (unsigned long long)e[i].off, e[k].name,
+					      (unsigned long long)e[k].off);
+	}
+	return 0;
+}
+
+static int check_places(const struct opening *o, const struct pcptune_seg_header *h, uint64_t size)
+{
+	uint64_t cpus = (uint64_t)h->n_zones * h->n_cpus;
+	/* no product wraps: 2^32 x 2^32 at most for the rows, 2^6 x 2^13 x 2^32 for the CPUs */
+	struct extent e[] = {
+		{"header", 0, h->header_size, 8},
+		{"desc_off", h->desc_off, (uint64_t)h->n_desc * h->desc_size, 8},
+		{"proc_off", h->proc_off, sizeof(struct pcptune_proc_block),
+		 _Alignof(struct pcptune_proc_block)},
+		{"zones_off", h->zones_off, (uint64_t)h->n_zones * h->zone_stride,
+		 _Alignof(struct pcptune_zone_block)},
+		{"cpus_off", h->cpus_off, cpus * h->cpu_stride, _Alignof(struct pcptune_cpu_block)},
+	};
+	int r;
+
+	r = check_stride(o, "desc_size", h->desc_size, sizeof(struct pcptune_desc), 8);
+	if (!r)
+		r = check_stride(o, "zone_stride", h->zone_stride,
+				 sizeof(struct pcptune_zone_block),
+				 _Alignof(struct pcptune_zone_block));
+	if (!r)
+		r = check_stride(o, "cpu_stride", h->cpu_stride, sizeof(struct pcptune_cpu_block),
+				 _Alignof(struct pcptune_cpu_block));
+	return r ? r : check_extents(o, e, sizeof(e) / sizeof(e[0]), size);
+}
+
+/* The header as it is now, once; a reader works with this copy only. */
+static int copy_header(const struct opening *o, int fd, uint64_t size, struct pcptune_seg_header *h)
+{
+	ssize_t got;
+
+	if (size < sizeof(*h))
+		return refuse(o, "segment: %llu bytes; the header alone has %zu",
+			      (unsigned long long)size, sizeof(*h));
+	got = pread(fd, h, sizeof(*h), 0);
+	if (got < 0)
+		return refuse_errno(o, "header can not be read");
+	if ((size_t)got != sizeof(*h))
+		return refuse(o, "segment: only %zd bytes of the header can be read", got);
+	return 0;
+}
+
+static void make_printable(char *text, size_t n)
+{
+	text[n - 1] = 0;
+	for (char *c = text; *c; c++)
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
+}
+
+static int make_tables(struct segreader *sr)
+{
+	sr->n = sr->h.n_zones * sr->h.n_cpus;
+	sr->sums = calloc(sr->n, sizeof(*sr->sums));
+	sr->states = calloc(sr->n, sizeof(*sr->states));
+	sr->prev = calloc(sr->n, sizeof(*sr->prev));
+	return sr->sums && sr->states && sr->prev ? 0 : -ENOMEM;
+}
+
+static int open_checked(const struct opening *o, int fd, struct segreader *sr)
+{
+	uint64_t size;
+	int r;
+
+	r = check_file(o, fd, &size);
+	if (!r)
+		r = copy_header(o, fd, size, &sr->h);
+	if (!r)
+		r = check_identity(o, &sr->h, size);
+	if (!r)
+		r = check_counts(o, &sr->h);
+	if (!r)
+		r = check_places(o, &sr->h, size);
+	if (r)
+		return r;
+	make_printable(sr->h.name, sizeof(sr->h.name));
+	if (!sr->h.name[0])
+		memcpy(sr->h.name, "unnamed", sizeof("unnamed"));
+	if (make_tables(sr)) {
+		errno = ENOMEM;
+		return refuse_errno(o, "tables of the reader");
+	}
+	sr->base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (sr->base == MAP_FAILED) {
+		sr->base = NULL;
+		return refuse_errno(o, "can not be mapped");
+	}
+	sr->bytes = size;
+	return 0;
+}
+
+int segreader_open(int fd, const struct segreader_limits *limits, struct segreader **ret, char *why,
+		   size_t why_size)
+{
+	struct opening o = {limits, why, why_size};
+	struct segreader *sr = calloc(1, sizeof(*sr));
+	int r;
+
+	if (!sr) {
+		errno = ENOMEM;
+		return refuse_errno(&o, "reader");
+	}
+	r = open_checked(&o, fd, sr);
+	if (r) {
+		segreader_close(sr);
+		return r;
+	}
+	close(fd);
+	sr->first = true;
+	*ret = sr;
+	return 0;
+}
+
+void segreader_close(struct segreader *sr)
+{
+	if (!sr)
+		return;
+	if (sr->base)
+		munmap(sr->base, sr->bytes);
+	free(sr->sums);
+	free(sr->states);
+	free(sr->prev);
+	free(sr);
+}
+
+/* ---- where things are; the compiler may rely on the alignment that was checked ---- */
+
+static struct pcptune_seg_header *live_header(const struct segreader *sr)
+{
+	return (struct pcptune_seg_header *)(void *)sr->base;
+}
+
+static struct pcptune_cpu_block *cpu_block(const struct segreader *sr, uint32_t index)
+{
+	return (struct pcptune_cpu_block *)(void *)(sr->base + sr->h.cpus_off +
+						    (uint64_t)index * sr->h.cpu_stride);
+}
+
+static const struct pcptune_zone_block *zone_block(const struct segreader *sr, uint32_t zone)
+{
+	return (const void *)(sr->base + sr->h.zones_off + (uint64_t)zone * sr->h.zone_stride);
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* ---- facts ---- */
+
+static int32_t zone_node(const struct segreader *sr, uint32_t zone)
+{
+	int32_t node = LOAD(&zone_block(sr, zone)->node);
+
+	return node >= -1 && node < 4096 ? node : -1;
+}
+
+void segreader_info(const struct segreader *sr, struct segreader_info *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	memcpy(ret->name, sr->h.name, sizeof(ret->name));
+	ret->pid = sr->h.pid;
+	ret->start_boot_ns = sr->h.start_boot_ns;
+	ret->random_id = sr->h.random_id;
+	ret->run_tag = sr->h.run_tag;
+	ret->n_zones = sr->h.n_zones;
+	ret->n_cpus = sr->h.n_cpus;
+	ret->n_lists = sr->h.n_lists;
+	ret->flags = LOAD(&live_header(sr)->flags);
+	ret->bytes = sr->bytes;
+	for (uint32_t z = 0; z < sr->h.n_zones; z++)
+		ret->nodes[z] = zone_node(sr, z);
+}
+
+uint32_t segreader_mode(const struct segreader *sr)
+{
+	uint32_t mode = LOAD(&live_header(sr)->mode);
+
+	return mode <= PCPTUNE_MODE_RSEQ ? mode : PCPTUNE_MODE_OFF;
+}
+
+void segreader_shape(const struct segreader *sr, struct pcptune_shape *shape)
+{
+	uint32_t limit = PCPTUNE_MAX_HIGH;
+
+	shape->size = sizeof(*shape);
+	shape->n_zones = sr->h.n_zones;
+	shape->n_cpus = sr->h.n_cpus;
+	shape->managed_pages = shape->low_wmark_pages = 0;
+	for (uint32_t z = 0; z < sr->h.n_zones; z++) {
+		/* 2^40 pages are more than any machine has; 64 zones of them still add up */
+		uint64_t managed = LOAD(&zone_block(sr, z)->managed_pages);
+		uint64_t low = LOAD(&zone_block(sr, z)->low_wmark_pages);
+
+		shape->managed_pages += managed < DELTA_MAX ? managed : DELTA_MAX;
+		shape->low_wmark_pages += low < DELTA_MAX ? low : DELTA_MAX;
+	}
+	for (uint32_t i = 0; i < sr->n; i++) {
+		uint32_t own = LOAD(&cpu_block(sr, i)->pcp.high_limit);
+
+		if (own) /* 0: a slot that was never used */
+			limit = min_u32(limit, own);
+	}
+	shape->high_limit = limit;
+}
+
+void segreader_zone(const struct segreader *sr, uint32_t zone, struct segreader_zone *ret)
+{
+	const struct pcptune_zone_block *b = zone_block(sr, zone);
+
+	ret->id = LOAD(&b->id);
+	ret->node = zone_node(sr, zone);
+#define PCPTUNE_ZGAUGE(field, unit, line, para) ret->field = LOAD(&b->field);
+#include <pcptune/counters.def>
+}
+
+void segreader_proc(const struct segreader *sr, struct segreader_proc *ret)
+{
+	const struct pcptune_proc_block *b = (const void *)(sr->base + sr->h.proc_off);
+
+#define PCPTUNE_PROC(field, unit, line, para) ret->field = LOAD(&b->field);
+#include <pcptune/counters.def>
+}
+
+static bool desc_valid(const struct pcptune_desc *d)
+{
+	if (d->kind != PCPTUNE_KIND_COUNTER && d->kind != PCPTUNE_KIND_GAUGE)
+		return false;
+	if (d->level < PCPTUNE_LEVEL_CPU || d->level > PCPTUNE_LEVEL_PROC)
+		return false;
+	return d->name[0] && (d->width == 0 || d->width == 4 || d->width == 8);
+}
+
+bool segreader_desc(const struct segreader *sr, uint32_t i, struct pcptune_desc *ret)
+{
+	union {
+		struct pcptune_desc d;
+		uint64_t words[sizeof(struct pcptune_desc) / 8];
+	} row;
+	const uint64_t *from;
+
+	if (i >= sr->h.n_desc)
+		return false;
+	from = (const void *)(sr->base + sr->h.desc_off + (uint64_t)i * sr->h.desc_size);
+	for (size_t k = 0; k < sizeof(row.words) / sizeof(row.words[0]); k++)
+		row.words[k] = LOAD(&from[k]);
+	if (!desc_valid(&row.d))
+		return false;
+	make_printable(row.d.name, sizeof(row.d.name));
+	make_printable(row.d.unit, sizeof(row.d.unit));
+	make_printable(row.d.line, sizeof(row.d.line));
+	*ret = row.d;
+	return true;
+}
+
+/* ---- one CPU ---- */
+
+struct list_reading {
+	uint64_t ops; /* mod 2^40 */
+	int64_t net;
+	uint32_t count; /* blocks */
+};
+
+/*
+ * word and tail as they were at one moment. word never comes back to an old value (its operation
+ * count only grows), so tail was read while word was what it is, when both readings of word agree.
+ * The other way round, tail twice around word, would not do: a refill and a drain of the same size
+ * bring tail back. false: the list is too busy just now.
+ */
+static bool read_list(const struct pcptune_list *l, struct list_reading *ret)
+{
+	for (int tries = 0; tries < READ_TRIES; tries++) {
+		uint64_t word = ACQUIRE(&l->word);
+		uint64_t tail = (uint64_t)ACQUIRE(&l->tail);
+
+		if (LOAD(&l->word) != word)
+			continue;
+		/* unsigned all through: a hostile tail may be anything */
+		ret->count = (uint32_t)((word - tail) & PCPTUNE_WORD_MASK);
+		ret->net = (int64_t)(tail + ret->count);
+		ret->ops = (word - (tail + ret->count)) >> 24 & OPS_MASK;
+		return true;
+	}
+	return false;
+}
+
+static bool read_lists(const struct pcptune_cpu_block *b, struct list_reading *lists)
+{
+	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
+		if (!read_list(&b->list[i], &lists[i]))
+			return false;
+	return true;
+}
+
+/* See the essay: the same number means that nothing of this CPU moved. */
+static inline uint64_t cpu_sum(const struct pcptune_cpu_block *b)
+{
+	uint64_t sum = 0;
+	uint32_t m = 0;
+
+	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
+		sum += LOAD(&b->list[i].word) + (uint64_t)LOAD(&b->list[i].tail) * mix[m++];
+#define PCPTUNE_GAUGE(field, unit, line, para) sum += LOAD(&b->pcp.field) * mix[m++];
+#define PCPTUNE_PCTR(field, unit, line, para)  sum += LOAD(&b->pcp.field);
+#define PCPTUNE_ZCTR(field, unit, line, para)  sum += LOAD(&b->zctr.field);
+#include <pcptune/counters.def>
+	return sum;
+}
+
+#define PCPTUNE_GAUGE(field, unit, line, para) +1
+enum {
+	N_GAUGES = 0
+#include <pcptune/counters.def>
+};
+_Static_assert(PCPTUNE_N_LISTS + N_GAUGES <= sizeof(mix) / sizeof(mix[0]), "a factor for each");
+
+static void read_gauges(const struct pcptune_cpu_block *b, struct pcptune_cpu *c)
+{
+#define PCPTUNE_GAUGE(field, unit, line, para) c->field = min_u32(LOAD(&b->pcp.field), MAX_##field);
+#include <pcptune/counters.def>
+}
+
+static uint32_t pages_on_lists(const struct list_reading *lists)
+{
+	uint64_t pages = 0;
+
+	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
+		pages += (uint64_t)lists[i].count << list_orders[i];
+	return pages < MAX_count ? (uint32_t)pages : MAX_count;
+}
+
+static void no_deltas(struct pcptune_cpu *c)
+{
+#define PCPTUNE_LIST(field, unit, line, para) c->field = 0;
+#define PCPTUNE_ZCTR(field, unit, line, para) c->field = 0;
+#define PCPTUNE_PCTR(field, unit, line, para) c->field = 0;
+#include <pcptune/counters.def>
+}
+
+/*
+ * Differences of the lists into c, readings into p. false: no allocator can have made them (more
+ * blocks moved than operations done).
+ */
+static bool list_deltas(struct previous *p, const struct list_reading *lists, bool first,
+			struct pcptune_cpu *c)
+{
+	uint64_t bad = 0, alloc = 0, freed = 0;
+
+	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
+		uint64_t ops = (lists[i].ops - p->ops[i]) & OPS_MASK;
+		uint64_t net = (uint64_t)lists[i].net - (uint64_t)p->net[i];
+		uint64_t allocs = (ops - net) >> 1, frees = (ops + net) >> 1;
+		uint64_t max = first ? OPS_MASK : DELTA_MAX >> list_orders[i];
+
+		p->ops[i] += ops;
+		p->net[i] = lists[i].net;
+		/* a negative one shows as a huge one; an odd sum is half an operation */
+		bad |= (uint64_t)(allocs > max) | (uint64_t)(frees > max) | ((ops ^ net) & 1);
+		alloc += allocs << list_orders[i];
+		freed += frees << list_orders[i];
+	}
+	c->alloc_pages = alloc;
+	c->free_pages = freed;
+	return !bad;
+}
+
+static inline uint64_t max_of(const char *unit, bool first)
+{
+	return first ? TOTAL_MAX : unit[0] == 'n' ? DELTA_NS_MAX : DELTA_MAX;
+}
+
+/* Differences of the plain counters into c, values into p. */
+static bool counter_deltas(struct previous *p, const struct pcptune_cpu_block *b, bool first,
+			   struct pcptune_cpu *c)
+{
+	uint64_t bad = 0, now;
+
+#define TAKE(from, field, unit)     \
+	now = LOAD(&(from)->field); \
+	c->field = now - p->field;  \
+	p->field = now;             \
+	bad |= c->field > max_of(unit, first);
+#define PCPTUNE_ZCTR(field, unit, line, para) TAKE(&b->zctr, field, unit)
+#define PCPTUNE_PCTR(field, unit, line, para) TAKE(&b->pcp, field, unit)
+#include <pcptune/counters.def>
+#undef TAKE
+	return !bad;
+}
+
+static uint64_t all_deltas(const struct pcptune_cpu *c)
+{
+	uint64_t any = 0;
+
+#define PCPTUNE_LIST(field, unit, line, para) any |= c->field;
+#define PCPTUNE_ZCTR(field, unit, line, para) any |= c->field;
+#define PCPTUNE_PCTR(field, unit, line, para) any |= c->field;
+#include <pcptune/counters.def>
+	return any;
+}
+
+/* Deltas against p, which moves on to now. Returns flags: ACTIVE, UNKNOWN or none. */
+static uint32_t take_deltas(struct previous *p, const struct pcptune_cpu_block *b,
+			    const struct list_reading *lists, bool first, struct pcptune_cpu *c)
+{
+	bool sane = list_deltas(p, lists, first, c);
+
+	sane &= counter_deltas(p, b, first, c);
+	if (!sane) {
+		no_deltas(c);
+		return PCPTUNE_CPU_UNKNOWN;
+	}
+	c->alloc_pages += c->alloc_direct;
+	c->free_pages += c->free_direct;
+	return all_deltas(c) ? PCPTUNE_CPU_ACTIVE : 0;
+}
+
+#define OWN_FLAGS (PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN)
+
+/* Something moved, or the caller's entry is new: everything afresh. */
+static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune_cpu *c)
+{
+	const struct pcptune_cpu_block *b = cpu_block(sr, index);
+	struct list_reading lists[PCPTUNE_N_LISTS];
+	bool rebase = sr->rebase || (sr->states[index] & STATE_REBASE);
+	uint32_t flags;
+
+	sr->states[index] = 0;
+	c->zone = index / sr->h.n_cpus;
+	c->cpu = index % sr->h.n_cpus;
+	read_gauges(b, c);
+	if (read_lists(b, lists)) {
+		c->count = pages_on_lists(lists);
+		flags = take_deltas(&sr->prev[index], b, lists, sr->first, c);
+		if (rebase) {
+			no_deltas(c);
+			flags = 0;
+		}
+	} else {
+		/* previous values stay: the next pass sees this interval and its own together */
+		no_deltas(c);
+		flags = PCPTUNE_CPU_UNKNOWN;
+		sr->states[index] = STATE_FORCED | (rebase ? STATE_REBASE : 0);
+	}
+	c->flags = (c->flags & ~OWN_FLAGS) | flags;
+	if (flags)
+		sr->states[index] |= STATE_SHOWN;
+	return flags;
+}
+
+static void sample_rest(struct segreader *sr, uint32_t index, struct pcptune_cpu *c)
+{
+	no_deltas(c);
+	c->flags &= ~OWN_FLAGS;
+	sr->states[index] = 0;
+}
+
+uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active)
+{
+	bool all = sr->first || sr->rebase || sr->seen != cpus;
+	uint32_t n_active = 0;
+
+	for (uint32_t i = 0; i < sr->n; i++) {
+		uint64_t sum = cpu_sum(cpu_block(sr, i));
+
+		if (sum == sr->sums[i] && !all && !(sr->states[i] & STATE_FORCED)) {
+			if (sr->states[i])
+				sample_rest(sr, i, &cpus[i]);
+			continue;
+		}
+		sr->sums[i] = sum;
+		if (sample_full(sr, i, &cpus[i]) & PCPTUNE_CPU_ACTIVE)
+			active[n_active++] = i;
+	}
+	sr->first = sr->rebase = false;
+	sr->seen = cpus;
+	return n_active;
+}
+
+void segreader_rebase(struct segreader *sr)
+{
+	sr->rebase = true;
+}
+
+void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cpu *ret)
+{
+	const struct pcptune_cpu_block *b = cpu_block(sr, index);
+	struct list_reading lists[PCPTUNE_N_LISTS];
+	struct previous zero = {.ops = {0}};
+	bool sane = true;
+
+	memset(ret, 0, sizeof(*ret));
+	ret->zone = index / sr->h.n_cpus;
+	ret->cpu = index % sr->h.n_cpus;
+	read_gauges(b, ret);
+	if (!read_lists(b, lists)) {
+		ret->flags = PCPTUNE_CPU_UNKNOWN;
+		return;
+	}
+	ret->count = pages_on_lists(lists);
+	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
+		/* the samples folded what wrapped; the last stretch comes on top */
+		uint64_t folded = sr->prev[index].ops[i];
+		uint64_t ops = folded + ((lists[i].ops - folded) & OPS_MASK);
+		uint64_t net = (uint64_t)lists[i].net;
+		uint64_t allocs = (ops - net) >> 1, frees = (ops + net) >> 1;
+
+		sane &= allocs <= TOTAL_MAX >> 9 && frees <= TOTAL_MAX >> 9;
+		ret->alloc_pages += allocs << list_orders[i];
+		ret->free_pages += frees << list_orders[i];
+	}
+	if (!counter_deltas(&zero, b, true, ret) || !sane) {
+		no_deltas(ret);
+		ret->flags = PCPTUNE_CPU_UNKNOWN;
+		return;
+	}
+	ret->alloc_pages += ret->alloc_direct;
+	ret->free_pages += ret->free_direct;
+}
+
+/* ---- control ---- */
+
+void segreader_control_write(struct segreader *sr, uint32_t index, const struct control *c,
+			     uint32_t *ret_seq)
+{
+	struct pcptune_ctl *ctl = &cpu_block(sr, index)->ctl;
+	uint32_t seq = LOAD(&ctl->seq) + 1; /* goes on where a daemon before us stopped */
+
+	if (!seq)
+		seq = 1; /* 0 would say "nothing was ever asked" */
+	STORE(&ctl->high, c->high);
+	STORE(&ctl->high_min, c->high_min);
+	STORE(&ctl->high_max, c->high_max);
+	STORE(&ctl->batch, c->batch);
+	STORE(&ctl->scale_max, c->scale_max);
+	STORE(&ctl->rules, c->rules);
+	STORE(&ctl->drain, c->drain);
+	STORE(&ctl->decision, c->decision);
+	__atomic_store_n(&ctl->seq, seq, __ATOMIC_RELEASE); /* the values above come with it */
+	*ret_seq = seq;
+}
+
+void segreader_control_read(const struct segreader *sr, uint32_t index, struct control *ret,
+			    uint32_t *ret_seq, uint32_t *ret_ack)
+{
+	const struct pcptune_cpu_block *b = cpu_block(sr, index);
+
+	/* ack before seq: seq is ours alone, so an ack that equals it is never older news */
+	*ret_ack = ACQUIRE(&b->pcp.ack_seq);
+	*ret_seq = ACQUIRE(&b->ctl.seq);
+	ret->high = LOAD(&b->ctl.high);
+	ret->high_min = LOAD(&b->ctl.high_min);
+	ret->high_max = LOAD(&b->ctl.high_max);
+	ret->batch = LOAD(&b->ctl.batch);
+	ret->scale_max = LOAD(&b->ctl.scale_max);
+	ret->rules = LOAD(&b->ctl.rules);
+	ret->drain = LOAD(&b->ctl.drain);
+	ret->decision = LOAD(&b->ctl.decision);
+}
+
+void segreader_lease(struct segreader *sr, uint64_t until_ns)
+{
+	/* release: control words written before the lease was given up for good are seen with it */
+	__atomic_store_n(&live_header(sr)->lease_until_ns, until_ns, __ATOMIC_RELEASE);
+}
+
+void segreader_wake(struct segreader *sr)
+{
+	uint32_t *wake = &live_header(sr)->wake;
+
+	/*
+	 * The agent reads `wake`, looks for work, and sleeps if `wake` is still the same: the
+	 * addition (release) after our stores makes it either see them or not fall asleep. Not
+	 * FUTEX_PRIVATE: the word is shared between processes.
+	 */
+	__atomic_fetch_add(wake, 1, __ATOMIC_RELEASE);
+	syscall(SYS_futex, wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}

@@ -1,0 +1,622 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * contention: gives list pages to the CPUs whose misses or whose waits they would save.
+ *
+ * A list with room for the whole swing of its CPU (allocate much, free much, again) never goes to
+ * the zone. So what a larger high saves is what goes out to the zone AND comes back: the smaller of
+ * the pages taken and given back, twice. A CPU that only takes, or only gives, saves nothing by a
+ * larger list; there only larger moves help.
+ *
+ *   raise   misses or waits above their limits: x2, x4 if it is bad, or at once to the swing that
+ *	     was seen, largest need first, within the budget
+ *   decay   a CPU that in its hold time needed less than 3/4 of its high gets less, step by step
+ *
+ * Against going to and fro: between the two lies a dead band, a decay waits for the hold time after
+ * a raise, and a decay that was an error teaches: the hold time grows beyond the pause that misled
+ * us, and for a CPU at work the level that was needed is kept. docs/policies.md has the formulas.
+ *
+ * high_min = high_max = high: nothing but this policy moves it, so the budget holds.
+ */
+#include "policies/common.h"
+
+enum { P_CONTEND, P_MISS, P_TRAFFIC, P_BUDGET, P_FLOOR, P_HOLD, P_DECAY, P_BATCH_MAX, N_PARAMS };
+
+static const struct pcptune_param params[N_PARAMS] = {
+	[P_CONTEND] = {"contend_ppm", PCPTUNE_PARAM_INT, 0, 1, 1000000, 5000, "ppm",
+		       "share of CPU time waited for the zone lock from which a list is too short",
+		       NULL},
+	[P_MISS] =
+		{"miss_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 50, "permille",
+		 "avoidable zone pages per page allocated or freed from which a list is too short",
+		 NULL},
+	[P_TRAFFIC] = {"min_traffic", PCPTUNE_PARAM_INT, 0, 1, 1000000000, 4096, "pages",
+		       "pages allocated and freed in about 4 s below which a CPU is left alone",
+		       NULL},
+	[P_BUDGET] = {"budget_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 125, "permille",
+		      "share of the memory that all lists together may hold", NULL},
+	[P_FLOOR] = {"floor", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
+		     "decay stops here; 0: 6 x batch", NULL},
+	[P_HOLD] = {"hold_ms", PCPTUNE_PARAM_INT, 0, 100, 600000, 5000, "ms",
+		    "shortest time from a raise to a decay, and what a decay looks back", NULL},
+	[P_DECAY] = {"decay_ms", PCPTUNE_PARAM_INT, 0, 100, 600000, 1000, "ms",
+		     "time between two steps of a decay", NULL},
+	[P_BATCH_MAX] = {"batch_max", PCPTUNE_PARAM_INT, 0, 1, PCPTUNE_MAX_BATCH, 252, "pages",
+			 "batch is never raised above", NULL},
+};
+
+enum {
+	R_TAKE_OVER = 1,
+	R_CONTENDED,
+	R_MISSES,
+	R_SWING,
+	R_FLOW,
+	R_BATCH,
+	R_DECAY_IDLE,
+	R_DECAY_UNUSED,
+	R_OVER_BUDGET,
+	R_CALM = 20,
+	R_BUDGET,
+	R_SETTLING,
+	R_HOLD,
+	R_UNUSED
+};
+
+static const struct pcptune_reason reasons[] = {
+	{R_TAKE_OVER, 0, "take-over", "this policy alone moves high now: fixed at {new:pages}"},
+	{R_CONTENDED, 0, "contended",
+	 "{a:ppm} of CPU time was waited for the zone lock, {b:permille} of the pages could have "
+	 "stayed on the lists: high {old} -> {new:pages}"},
+	{R_MISSES, 0, "misses",
+	 "{a:permille} of {b:pages} allocated and freed went to the zone and came back: high {old} "
+	 "-> {new:pages}"},
+	{R_SWING, 0, "swing",
+	 "{a:permille} went to the zone and came back, pages in use swing by {b:pages}: high {old} "
+	 "-> {new:pages}"},
+	{R_FLOW, 0, "flow",
+	 "{a:ppm} of CPU time was waited for the zone lock, pages flow one way: high {old} -> "
+	 "{new:pages}, room for moves of up to {b} pages"},
+	{R_BATCH, 0, "batch",
+	 "{a:ppm} of CPU time was waited for the zone lock, mostly by refills of {b} pages: batch "
+	 "{c} -> {d}"},
+	{R_DECAY_IDLE, 0, "decay-idle", "at rest for {a:ms} and more: high {old} -> {new:pages}"},
+	{R_DECAY_UNUSED, 0, "decay-unused",
+	 "the lists swung by {a:pages} at most in {b:ms} and more: high {old} -> {new:pages}"},
+	{R_OVER_BUDGET, 0, "over-budget",
+	 "all lists together may hold {a:pages}, their high is {b:pages}: high {old} -> "
+	 "{new:pages}"},
+	{R_CALM, 1, "calm",
+	 "misses ({a:permille} at most) and waits ({b:ppm}) are below their limits"},
+	{R_BUDGET, 1, "budget", "{a} CPUs need more, but {b:pages} of {c:pages} are given out"},
+	{R_SETTLING, 1, "settling", "{a} CPUs need more, but are settling or held by the operator"},
+	{R_HOLD, 1, "hold", "{a} CPUs have more than they need, their hold time has not passed"},
+	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+};
+
+#define MEMORY_US   4000000u   /* time constant of the sums below */
+#define HOLD_MAX_US 600000000u /* the longest hold time that is learned */
+#define GRANTS_MAX  64u	       /* raises in one answer; the others come with the next sample */
+
+/* Least and most of something in a stretch of time, and in the stretch before. */
+struct range {
+	int64_t lo, hi;
+};
+
+struct cpu_state {
+	/* sums over about MEMORY_US, cleared by a raise */
+	uint64_t traffic, in, out, refills, wait_us, wait_alloc_us;
+	int64_t net;			      /* frees minus allocations through the lists, pages */
+	struct range net_now, net_before;     /* stretches of MEMORY_US / 2 */
+	struct range count_now, count_before; /* stretches of hold_us */
+	uint64_t net_start, count_start;
+	uint64_t raised, decayed, active; /* times, us */
+	uint64_t hold_us;
+	uint32_t learned; /* high that a CPU at work is known to need */
+	uint32_t last_is_decay;
+	uint32_t count_valid;	 /* count_before is a whole stretch after the last raise */
+	uint32_t missed;	 /* permille, of this sample */
+	uint32_t wanted, reason; /* raise of this sample, and why */
+	uint32_t granted;
+	uint32_t given; /* high of the last change, counts while it is on its way */
+	uint64_t need;	/* pages that went to the zone and back */
+	int64_t swing;
+};
+
+struct state {
+	uint64_t cpu_us, wait_us; /* of the target, over about MEMORY_US */
+	uint32_t ppm;
+	uint32_t pressed; /* some CPU got less than it needs */
+	struct cpu_state cpu[];
+};
+
+static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)p;
+	return sizeof(struct state) +
+	       (size_t)shape->n_zones * shape->n_cpus * sizeof(struct cpu_state);
+}
+
+static int init(void *state, const struct pcptune_shape *shape, const int64_t *p)
+{
+	struct state *st = state;
+
+	for (uint32_t i = 0; i < shape->n_zones * shape->n_cpus; i++)
+		st->cpu[i].hold_us = (uint64_t)p[P_HOLD] * 1000;
+	return 0;
+}
+
+/* ---- what a sample says ---- */
+
+static uint64_t fade(uint64_t v, uint64_t dt_us)
+{
+	return dt_us >= MEMORY_US ? 0 : v - v * dt_us / MEMORY_US;
+}
+
+static void range_add(struct range *r, int64_t v)
+{
+	r->lo = v < r->lo ? v : r->lo;
+	r->hi = v > r->hi ? v : r->hi;
+}
+
+static uint32_t range_width(const struct range *a, const struct range *b)
+{
+	int64_t lo = a->lo < b->lo ? a->lo : b->lo, hi = a->hi > b->hi ? a->hi : b->hi;
+
+	return hi - lo > PCPTUNE_MAX_HIGH ? PCPTUNE_MAX_HIGH : (uint32_t)(hi - lo);
+}
+
+/* Moves to the next stretch when this one is over; a long pause is a stretch of its own. */
+static bool range_turn(struct range *now, struct range *before, uint64_t *start, uint64_t t,
+		       uint64_t length, int64_t v)
+{
+	bool turn = t - *start >= length;
+
+	if (turn) {
+		*before = t - *start >= 2 * length ? (struct range){v, v} : *now;
+		*now = (struct range){v, v};
+		*start = t;
+	}
+	range_add(now, v);
+	return turn;
+}
+
+static uint64_t sub0(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+static void add_deltas(struct cpu_state *cs, const struct pcptune_cpu *c)
+{
+	uint64_t direct = c->alloc_direct + c->free_direct;
+
+	cs->traffic += sub0(c->alloc_pages + c->free_pages, direct);
+	cs->in += sub0(c->alloc_zone, c->alloc_direct);
+	cs->out += sub0(c->free_zone, c->free_direct + c->decay_pages + c->trim_pages);
+	cs->refills += c->refills;
+	cs->wait_us += (c->lock_alloc_wait_ns + c->lock_free_wait_ns) / 1000;
+	cs->wait_alloc_us += c->lock_alloc_wait_ns / 1000;
+	cs->net += (int64_t)sub0(c->free_pages, c->free_direct) -
+		   (int64_t)sub0(c->alloc_pages, c->alloc_direct);
+}
+
+static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
+		      const struct pcptune_sample *s)
+{
+	cs->traffic = fade(cs->traffic, s->dt_us);
+	cs->in = fade(cs->in, s->dt_us);
+	cs->out = fade(cs->out, s->dt_us);
+	cs->refills = fade(cs->refills, s->dt_us);
+	cs->wait_us = fade(cs->wait_us, s->dt_us);
+	cs->wait_alloc_us = fade(cs->wait_alloc_us, s->dt_us);
+	if (c->flags & PCPTUNE_CPU_ACTIVE && !(c->flags & PCPTUNE_CPU_UNKNOWN)) {
+		if (c->alloc_pages || c->free_pages)
+			cs->active = s->time_us;
+		add_deltas(cs, c);
+	}
+	range_turn(&cs->net_now, &cs->net_before, &cs->net_start, s->time_us, MEMORY_US / 2,
+		   cs->net);
+	if (range_turn(&cs->count_now, &cs->count_before, &cs->count_start, s->time_us, cs->hold_us,
+		       c->count))
+		cs->count_valid = 1;
+	cs->missed = 0;
+	if (cs->traffic)
+		cs->missed = (uint32_t)(2000 * (cs->in < cs->out ? cs->in : cs->out) / cs->traffic);
+}
+
+static void watch_target(struct state *st, const struct pcptune_sample *s)
+{
+	uint64_t wait = 0, cpu = s->cpu_us ? s->cpu_us : s->dt_us;
+
+	for (uint32_t i = 0; i < s->n_active; i++) {
+		const struct pcptune_cpu *c = pcptune_sample_cpu(s, s->active[i]);
+
+		if (!(c->flags & PCPTUNE_CPU_UNKNOWN))
+			wait += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
+	}
+	st->cpu_us = fade(st->cpu_us, s->dt_us) + cpu;
+	st->wait_us = fade(st->wait_us, s->dt_us) + wait / 1000;
+	st->ppm = st->cpu_us ? (uint32_t)(1000000 * st->wait_us / st->cpu_us) : 0;
+}
+
+/* ---- raise ---- */
+
+static uint32_t move_max(const struct pcptune_cpu *c)
+{
+	return c->batch << pcptune_min_u32(c->scale_max, PCPTUNE_MAX_SCALE);
+}
+
+/* high that holds a swing: an eighth for what samples do not see, one move for what is in hand */
+static uint32_t high_for(uint32_t swing, uint32_t move)
+{
+	return swing + swing / 8 + move;
+}
+
+static void want(struct cpu_state *cs, uint64_t high, uint32_t reason)
+{
+	cs->wanted = high > PCPTUNE_MAX_HIGH ? PCPTUNE_MAX_HIGH : (uint32_t)high;
+	cs->reason = reason;
+	cs->need = cs->in + cs->out;
+}
+
+static bool contended(const struct state *st, const struct cpu_state *cs, const int64_t *p)
+{
+	return st->ppm >= p[P_CONTEND] && cs->wait_us > 0;
+}
+
+/* Would a larger list serve this CPU? Sets wanted, 0: no. */
+static void want_raise(const struct state *st, struct cpu_state *cs, const struct pcptune_cpu *c,
+		       const int64_t *p)
+{
+	uint64_t least = cs->in < cs->out ? cs->in : cs->out, swing;
+	bool waits = contended(st, cs, p), bad;
+	uint32_t limit = (uint32_t)p[P_MISS], target;
+
+	cs->wanted = 0;
+	if (cs->traffic < (uint64_t)p[P_TRAFFIC])
+		return;
+	if (cs->missed >= (waits ? limit / 4 + 1 : limit)) {
+		bad = cs->missed >= 500 || (waits && st->ppm >= 8 * p[P_CONTEND]);
+		/* more than high and what passed through the zone can not have been missed */
+		swing = range_width(&cs->net_now, &cs->net_before);
+		swing = swing < c->high + least ? swing : c->high + least;
+		cs->swing = (int64_t)swing;
+		target = high_for((uint32_t)swing, move_max(c));
+		if (target > c->high + c->high / 4)
+			want(cs, target, R_SWING);
+		else
+			want(cs, (uint64_t)c->high * (bad ? 4 : 2), waits ? R_CONTENDED : R_MISSES);
+	} else if (waits && c->high < 2 * move_max(c)) {
+		want(cs, pcptune_min_u32(2 * c->high, 2 * move_max(c)), R_FLOW);
+	}
+}
+
+/* Everything that a raise starts anew, and what it teaches about a decay before it. */
+static void note_raise(struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t high, uint64_t t)
+{
+	uint64_t gap = t - cs->raised, hold = 2 * cs->hold_us;
+
+	if (cs->last_is_decay) {
+		hold = hold > 2 * gap ? hold : 2 * gap;
+		cs->hold_us = hold < HOLD_MAX_US ? hold : HOLD_MAX_US;
+		cs->learned = high;
+	}
+	cs->last_is_decay = 0;
+	cs->raised = t;
+	cs->traffic = cs->in = cs->out = cs->refills = cs->wait_us = cs->wait_alloc_us = 0;
+	cs->count_now = cs->count_before = (struct range){c->count, c->count};
+	cs->count_start = t;
+	cs->count_valid = 0;
+}
+
+/* ---- decay ---- */
+
+static uint32_t floor_of(const struct pcptune_shape *shape, const int64_t *p)
+{
+	return p[P_FLOOR] ? pcptune_max_u32((uint32_t)p[P_FLOOR], 4)
+			  : 6 * pcptune_zone_batch(zone_managed(shape));
+}
+
+/* What this CPU is known to need, from the counts of its last one to two hold times. */
+static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t floor,
+		       uint32_t *ret_swing)
+{
+	uint32_t swing = range_width(&cs->count_now, &cs->count_before);
+	uint32_t need = high_for(swing, pcptune_min_u32(swing, move_max(c)));
+
+	*ret_swing = swing;
+	if (swing)
+		need = pcptune_max_u32(need, cs->learned);
+	return pcptune_max_u32(need, floor);
+}
+
+/* A correct decay stays without a raise for long: then what was learned is forgotten. */
+static void forget(struct cpu_state *cs, const int64_t *p, uint64_t t)
+{
+	if (cs->last_is_decay && t - cs->decayed >= HOLD_MAX_US) {
+		cs->hold_us = (uint64_t)p[P_HOLD] * 1000;
+		cs->learned = 0;
+		cs->last_is_decay = 0;
+	}
+}
+
+/* Others need what this one has not touched for the shortest hold time. */
+static bool must_yield(const struct state *st, const struct cpu_state *cs, const int64_t *p,
+		       uint64_t t)
+{
+	uint64_t hold = (uint64_t)p[P_HOLD] * 1000;
+
+	return st->pressed && t - cs->active >= hold && t - cs->raised >= hold;
+}
+
+/* 1: a decay was added, 2: it would be one, but its time has not come, 0: none, -1: no room */
+static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
+		 struct cpu_state *cs, const struct pcptune_cpu *c,
+		 const struct pcptune_shape *shape, const int64_t *p, uint64_t t)
+{
+	uint32_t swing, floor = floor_of(shape, p), need = needed(cs, c, floor, &swing);
+	uint32_t batch = pcptune_zone_batch(zone_managed(shape)), step;
+	bool yield = must_yield(st, cs, p, t);
+	struct pcptune_change *ch;
+
+	if (yield) {
+		swing = 0;
+		need = floor;
+	}
+	step = swing ? c->high / 4 : c->high / 2;
+
+	if (need >= c->high - c->high / 4 || cs->missed >= (uint32_t)p[P_MISS] / 4 + 1)
+		return 0;
+	if (!(cs->count_valid || yield) || t - cs->decayed < (uint64_t)p[P_DECAY] * 1000 ||
+	    !cpu_open(c))
+		return 2;
+	ch = pcptune_decision_add(d, i, swing ? R_DECAY_UNUSED : R_DECAY_IDLE);
+	if (!ch)
+		return -1;
+	ch->high = ch->high_min = ch->high_max = pcptune_max_u32(need, c->high - step);
+	cs->given = ch->high;
+	if (!swing && c->batch > batch)
+		ch->batch = batch;
+	ch->arg[0] = swing ? (int64_t)swing : (int64_t)((t - cs->active) / 1000);
+	ch->arg[1] = (int64_t)(cs->hold_us / 1000);
+	cs->decayed = t;
+	cs->last_is_decay = 1;
+	return 1;
+}
+
+/* ---- the answer ---- */
+
+/* What the passes over the CPUs found. */
+struct tally {
+	uint64_t budget, sum, room;
+	uint32_t used, closed, cut, holding, above, missed;
+};
+
+static uint64_t budget_of(const struct pcptune_shape *shape, const int64_t *p)
+{
+	uint64_t b = shape->managed_pages * (uint64_t)p[P_BUDGET] / 1000;
+
+	return shape->budget_pages && shape->budget_pages < b ? shape->budget_pages : b;
+}
+
+static void watch_all(struct state *st, const struct pcptune_sample *s, const int64_t *p,
+		      struct tally *t)
+{
+	for (uint32_t i = 0; i < s->n_cpus; i++) {
+		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
+		struct cpu_state *cs = &st->cpu[i];
+
+		cs->wanted = cs->granted = 0;
+		if (!cpu_used(c))
+			continue;
+		if (!cs->count_start) {
+			cs->count_start = cs->net_start = cs->raised = cs->active = s->time_us;
+			cs->count_now = cs->count_before = (struct range){c->count, c->count};
+		}
+		watch_cpu(cs, c, s);
+		forget(cs, p, s->time_us);
+		want_raise(st, cs, c, p);
+		t->used++;
+		if (!(c->flags & PCPTUNE_CPU_SETTLING))
+			cs->given = 0;
+		t->sum += pcptune_max_u32(c->high, cs->given);
+		t->missed = pcptune_max_u32(t->missed, cs->missed);
+		if (cs->wanted && !cpu_open(c)) {
+			cs->wanted = 0;
+			t->closed++;
+		}
+	}
+}
+
+/* The CPU in largest need that was not looked at yet; UINT32_MAX: none. */
+static uint32_t neediest(const struct state *st, uint32_t n)
+{
+	uint32_t best = UINT32_MAX;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct cpu_state *cs = &st->cpu[i];
+
+		if (cs->wanted && !cs->granted &&
+		    (best == UINT32_MAX || cs->need > st->cpu[best].need))
+			best = i;
+	}
+	return best;
+}
+
+/* Largest need first: cuts what is wanted to what the budget has left. */
+static void share(struct state *st, const struct pcptune_sample *s, struct tally *t)
+{
+	for (uint32_t n = 0; n < GRANTS_MAX; n++) {
+		uint32_t i = neediest(st, s->n_cpus), high;
+		struct cpu_state *cs;
+
+		if (i == UINT32_MAX)
+			return;
+		cs = &st->cpu[i];
+		high = pcptune_sample_cpu(s, i)->high;
+		if (cs->wanted > high + t->room)
+			cs->wanted = high + (uint32_t)t->room;
+		if (cs->wanted < high + high / 8 + 1) { /* too little to be worth a decision */
+			cs->wanted = 0;
+			t->cut++;
+			continue;
+		}
+		t->room -= cs->wanted - high;
+		cs->granted = 1;
+	}
+}
+
+static int raise(const struct state *st, struct pcptune_decision *d, uint32_t i,
+		 struct cpu_state *cs, const struct pcptune_cpu *c, uint64_t t)
+{
+	struct pcptune_change *ch = pcptune_decision_add(d, i, cs->reason);
+
+	if (!ch)
+		return -1;
+	ch->high = ch->high_min = ch->high_max = cs->given = cs->wanted;
+	ch->rules = PCPTUNE_RULES_G4;
+	if (cs->reason == R_CONTENDED || cs->reason == R_FLOW) {
+		ch->arg[0] = st->ppm;
+		ch->arg[1] = cs->reason == R_FLOW ? (int64_t)move_max(c) : (int64_t)cs->missed;
+	} else {
+		ch->arg[0] = cs->missed;
+		ch->arg[1] = cs->reason == R_SWING ? cs->swing : (int64_t)cs->traffic;
+	}
+	note_raise(cs, c, cs->wanted, t);
+	return 1;
+}
+
+/* Larger moves for a list that is long enough for them and still waits to be refilled. */
+static bool want_batch(const struct state *st, const struct cpu_state *cs,
+		       const struct pcptune_cpu *c, const int64_t *p, uint64_t t)
+{
+	return cpu_open(c) && c->rules == PCPTUNE_RULES_G4 && contended(st, cs, p) &&
+	       2 * cs->wait_alloc_us > cs->wait_us && cs->refills &&
+	       cs->traffic >= (uint64_t)p[P_TRAFFIC] && c->high >= 2 * move_max(c) &&
+	       (int64_t)c->batch * 2 <= p[P_BATCH_MAX] && t - cs->raised >= 1000000;
+}
+
+static int raise_batch(const struct state *st, struct pcptune_decision *d, uint32_t i,
+		       struct cpu_state *cs, const struct pcptune_cpu *c, uint64_t t)
+{
+	struct pcptune_change *ch = pcptune_decision_add(d, i, R_BATCH);
+
+	if (!ch)
+		return -1;
+	ch->batch = 2 * c->batch;
+	ch->arg[0] = st->ppm;
+	ch->arg[1] = (int64_t)(cs->in / cs->refills);
+	ch->arg[2] = c->batch;
+	ch->arg[3] = ch->batch;
+	note_raise(cs, c, c->high, t);
+	return 1;
+}
+
+/* high of one CPU when all together have more than the budget; never below its fair share. */
+static uint32_t cut_high(const struct pcptune_cpu *c, const struct tally *t, uint32_t floor)
+{
+	uint64_t fair = t->budget / t->used;
+	uint32_t least = fair < floor ? (uint32_t)fair : floor;
+	uint32_t part = (uint32_t)(c->high * t->budget / t->sum);
+
+	return pcptune_max_u32(pcptune_max_u32(part, least), 4);
+}
+
+static int fix(struct pcptune_decision *d, uint32_t i, struct cpu_state *cs, uint32_t high,
+	       uint32_t reason, const struct tally *t)
+{
+	struct pcptune_change *ch = pcptune_decision_add(d, i, reason);
+
+	if (!ch)
+		return -1;
+	ch->high = ch->high_min = ch->high_max = cs->given = high;
+	ch->rules = reason == R_TAKE_OVER ? PCPTUNE_RULES_G4 : PCPTUNE_KEEP;
+	if (reason == R_OVER_BUDGET) {
+		ch->arg[0] = (int64_t)t->budget;
+		ch->arg[1] = (int64_t)t->sum;
+	}
+	return 1;
+}
+
+/* At most one change of one CPU; as decay(). */
+static int answer_cpu(const struct state *st, struct pcptune_decision *d, uint32_t i,
+		      struct cpu_state *cs, const struct pcptune_cpu *c,
+		      const struct pcptune_shape *shape, const int64_t *p,
+		      const struct pcptune_sample *s, const struct tally *t)
+{
+	uint32_t cut = cut_high(c, t, floor_of(shape, p));
+
+	if (t->sum > t->budget && cut < c->high)
+		return cpu_open(c) ? fix(d, i, cs, cut, R_OVER_BUDGET, t) : 2;
+	if (cs->granted)
+		return raise(st, d, i, cs, c, s->time_us);
+	if (c->high_min != c->high || c->high_max != c->high)
+		return cpu_open(c) ? fix(d, i, cs, c->high, R_TAKE_OVER, t) : 2;
+	if (want_batch(st, cs, c, p, s->time_us))
+		return raise_batch(st, d, i, cs, c, s->time_us);
+	return decay(st, d, i, cs, c, shape, p, s->time_us);
+}
+
+static void answer_whole(const struct state *st, struct pcptune_decision *d, const int64_t *p,
+			 const struct tally *t)
+{
+	d->arg[0] = t->cut ? t->cut : t->closed ? t->closed : t->holding;
+	if (!t->used) {
+		d->reason = R_UNUSED;
+	} else if (t->cut) {
+		d->reason = R_BUDGET;
+		d->arg[1] = (int64_t)t->sum;
+		d->arg[2] = (int64_t)t->budget;
+	} else if (t->closed) {
+		d->reason = R_SETTLING;
+	} else if (t->holding) {
+		d->reason = R_HOLD;
+	} else {
+		d->reason = R_CALM;
+		d->arg[0] = t->missed;
+		d->arg[1] = st->ppm;
+	}
+	d->rest_ms = t->closed ? 0 : t->above ? (uint32_t)p[P_DECAY] : REST_LONG_MS;
+}
+
+static int decide(void *state, const struct pcptune_shape *shape, const int64_t *p,
+		  const struct pcptune_sample *s, struct pcptune_decision *d,
+		  const struct pcptune_host *host)
+{
+	struct tally t = {.budget = budget_of(shape, p)};
+	uint32_t floor = floor_of(shape, p);
+	struct state *st = state;
+
+	(void)host;
+	watch_target(st, s);
+	watch_all(st, s, p, &t);
+	t.room = sub0(t.budget, t.sum);
+	share(st, s, &t);
+	for (uint32_t i = 0; i < s->n_cpus; i++) {
+		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
+		int r;
+
+		if (!cpu_used(c))
+			continue;
+		r = answer_cpu(st, d, i, &st->cpu[i], c, shape, p, s, &t);
+		if (r < 0)
+			return -ENOBUFS;
+		t.holding += r == 2;
+		t.above += c->high > floor;
+	}
+	st->pressed = t.cut > 0;
+	answer_whole(st, d, p, &t);
+	return 0;
+}
+
+const struct pcptune_policy pcptune_policy_v1 = {
+	PCPTUNE_POLICY_SIZES,
+	.name = "contention",
+	.version = "1.0",
+	.summary = "more list pages for CPUs that wait for the zone lock or miss; idle lists decay",
+	.params = params,
+	.n_params = N_PARAMS,
+	.reasons = reasons,
+	.n_reasons = sizeof(reasons) / sizeof(reasons[0]),
+	.state_size = state_size,
+	.init = init,
+	.decide = decide,
+};

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kernel: what the kernel does, a generation and its bounds.
+ *
+ * g0 and g1 have a fixed high. g4 moves high by itself between high_min and high_max, in the
+ * allocator, at every refill and drain; what the kernel does once a second from a worker, the
+ * decay, is done here. Bounds are those of the kernel's formulas: the low watermark and an eighth
+ * of the memory, shared by the CPUs. CPUs are those that can run at the same time, or those in use
+ * if there are more of them; the number only grows, so that bounds do not go to and fro.
+ *
+ * Ticks of CPUs have different phases, as in the kernel, so that they do not all drain at once.
+ */
+#include "policies/common.h"
+
+enum { P_RULES, P_FRACTION, P_MIN, P_MAX, P_DECAY, N_PARAMS };
+
+static const struct pcptune_param params[N_PARAMS] = {
+	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 2, 2, "", "generation of the rules",
+		     RULES_CHOICES},
+	[P_FRACTION] = {"fraction", PCPTUNE_PARAM_INT, 0, 0, 1000000, 0, "",
+			"as vm.percpu_pagelist_high_fraction: 0, or 8 and more for a fixed high",
+			NULL},
+	[P_MIN] = {"high_min", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
+		   "lower bound of high; 0: low watermark / CPUs", NULL},
+	[P_MAX] = {"high_max", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
+		   "upper bound of high; 0: an eighth of the zone / CPUs", NULL},
+	[P_DECAY] = {"decay_ms", PCPTUNE_PARAM_INT, 0, 0, 3600000, 1000, "ms",
+		     "time between decay ticks of a CPU (g4); 0: no decay", NULL},
+};
+
+enum { R_BOUNDS = 1, R_DECAY, R_STEADY, R_TICKING, R_WAITING, R_UNUSED };
+
+static const struct pcptune_reason reasons[] = {
+	{R_BOUNDS, 0, "bounds",
+	 "rules g{a}: high {old} -> {new:pages} within {b:pages} .. {c:pages}, for {d} CPUs"},
+	{R_DECAY, 0, "decay",
+	 "decay tick: high {old} -> {new:pages}, bound below {a:pages}, {b:pages} on the lists"},
+	{R_STEADY, 1, "steady",
+	 "all {a} CPUs in use are within their bounds and have nothing to decay"},
+	{R_TICKING, 1, "ticking", "{a} CPUs are above high_min, none of them has its tick now"},
+	{R_WAITING, 1, "waiting", "{a} CPUs differ, but are settling or held by the operator"},
+	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+};
+
+#define TICKS_MAX	 64u	   /* an eighth less so many times is nothing */
+#define PROPOSE_AGAIN_US 10000000u /* bounds that the host cut are not asked for at every sample \
+				    */
+
+struct cpu_state {
+	uint64_t elapsed_us; /* since the last tick */
+	uint64_t wait_us;    /* until bounds may be proposed again */
+};
+
+struct state {
+	uint32_t cpus; /* of a zone, for the formulas */
+	uint32_t reserved;
+	struct cpu_state cpu[];
+};
+
+struct bounds {
+	uint32_t min, max, rules;
+};
+
+static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)p;
+	return sizeof(struct state) +
+	       (size_t)shape->n_zones * shape->n_cpus * sizeof(struct cpu_state);
+}
+
+static int init(void *state, const struct pcptune_shape *shape, const int64_t *p)
+{
+	struct state *st = state;
+	uint32_t n = shape->n_zones * shape->n_cpus;
+
+	if (p[P_FRACTION] >= 1 && p[P_FRACTION] < (int64_t)PCPTUNE_HIGH_FRACTION)
+		return -EINVAL;
+	if (p[P_MIN] && p[P_MAX] && p[P_MIN] > p[P_MAX])
+		return -EINVAL;
+	st->cpus = shape->host_cpus;
+	for (uint32_t i = 0; i < n; i++)
+		st->cpu[i].elapsed_us = (uint64_t)p[P_DECAY] * 1000 * i / n;
+	return 0;
+}
+
+static struct bounds wanted(const struct pcptune_shape *shape, const int64_t *p, uint32_t cpus)
+{
+	uint64_t managed = zone_managed(shape), low = shape->low_wmark_pages / shape->n_zones;
+	uint32_t batch = pcptune_zone_batch(managed);
+	struct bounds b = {.rules = rules_of_choice(p[P_RULES])};
+
+	if (p[P_FRACTION])
+		b.min = b.max = pcptune_zone_high(managed / (uint64_t)p[P_FRACTION], cpus, batch);
+	else if (b.rules == PCPTUNE_RULES_G0)
+		b.min = b.max = 6 * batch;
+	else if (b.rules == PCPTUNE_RULES_G1)
+		b.min = b.max = pcptune_zone_high_min(low, cpus, batch);
+	else
+		b = (struct bounds){pcptune_zone_high_min(low, cpus, batch),
+				    pcptune_zone_high_max(managed, cpus, batch), b.rules};
+	if (p[P_MIN])
+		b.min = (uint32_t)p[P_MIN];
+	if (p[P_MAX])
+		b.max = (uint32_t)p[P_MAX];
+	b.max = pcptune_min_u32(pcptune_max_u32(b.max, b.min), shape->high_limit);
+	b.min = pcptune_min_u32(b.min, b.max);
+	return b;
+}
+
+/* Ticks that are due in this interval; those of a CPU that can not change now stay due. */
+static uint32_t ticks_due(uint64_t *elapsed, uint64_t dt_us, int64_t decay_ms, bool open)
+{
+	uint64_t period = (uint64_t)decay_ms * 1000, n;
+
+	*elapsed += dt_us;
+	if (!period || *elapsed < period || !open)
+		return 0;
+	n = *elapsed / period;
+	*elapsed %= period;
+	return n < TICKS_MAX ? (uint32_t)n : TICKS_MAX;
+}
+
+static uint32_t decayed(const struct pcptune_cpu *c, uint32_t ticks)
+{
+	uint32_t high = c->high, count = c->count, move = c->batch << c->scale_max;
+
+	while (ticks--) {
+		high = pcptune_rules_decay(high, c->high_min, count, move);
+		count = pcptune_min_u32(count, high);
+	}
+	return high;
+}
+
+static bool must_set(struct cpu_state *cs, const struct pcptune_cpu *c, const struct bounds *b,
+		     uint64_t dt_us)
+{
+	if (!cpu_used(c) || (c->high_min == b->min && c->high_max == b->max &&
+			     c->rules == b->rules && c->high >= b->min && c->high <= b->max)) {
+		cs->wait_us = 0;
+		return false;
+	}
+	cs->wait_us = cs->wait_us > dt_us ? cs->wait_us - dt_us : 0;
+	return cs->wait_us == 0;
+}
+
+static bool set_bounds(struct pcptune_decision *d, uint32_t i, const struct pcptune_cpu *c,
+		       const struct bounds *b, uint32_t cpus)
+{
+	struct pcptune_change *ch = pcptune_decision_add(d, i, R_BOUNDS);
+
+	if (!ch)
+		return false;
+	ch->high = pcptune_clamp_u32(c->high, b->min, b->max);
+	ch->high_min = b->min;
+	ch->high_max = b->max;
+	ch->rules = b->rules;
+	ch->arg[0] = b->rules;
+	ch->arg[1] = b->min;
+	ch->arg[2] = b->max;
+	ch->arg[3] = cpus;
+	return true;
+}
+
+static bool tick(struct pcptune_decision *d, uint32_t i, const struct pcptune_cpu *c,
+		 uint32_t ticks)
+{
+	uint32_t high = decayed(c, ticks);
+	struct pcptune_change *ch;
+
+	if (high >= c->high)
+		return true;
+	ch = pcptune_decision_add(d, i, R_DECAY);
+	if (!ch)
+		return false;
+	ch->high = high;
+	ch->arg[0] = c->high_min;
+	ch->arg[1] = c->count;
+	return true;
+}
+
+static uint32_t count_used(const struct pcptune_sample *s)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_cpus; i++)
+		n += cpu_used(pcptune_sample_cpu(s, i));
+	return n;
+}
+
+static int decide(void *state, const struct pcptune_shape *shape, const int64_t *p,
+		  const struct pcptune_sample *s, struct pcptune_decision *d,
+		  const struct pcptune_host *host)
+{
+	struct state *st = state;
+	uint32_t used = count_used(s), above = 0, waiting = 0;
+	struct bounds b;
+
+	(void)host;
+	st->cpus = pcptune_max_u32(st->cpus, (used + shape->n_zones - 1) / shape->n_zones);
+	b = wanted(shape, p, st->cpus);
+	for (uint32_t i = 0; i < s->n_cpus; i++) {
+		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
+		struct cpu_state *cs = &st->cpu[i];
+		bool open = cpu_open(c), ok = true, set = must_set(cs, c, &b, s->dt_us);
+		uint32_t ticks = ticks_due(&cs->elapsed_us, s->dt_us, p[P_DECAY], open);
+
+		waiting += set;
+		if (set && open) {
+			ok = set_bounds(d, i, c, &b, st->cpus);
+			cs->wait_us = PROPOSE_AGAIN_US;
+		} else if (c->rules == PCPTUNE_RULES_G4 && c->high > c->high_min && p[P_DECAY]) {
+			above++;
+			if (ticks)
+				ok = tick(d, i, c, ticks);
+		}
+		if (!ok)
+			return -ENOBUFS;
+	}
+	d->reason = !used ? R_UNUSED : waiting ? R_WAITING : above ? R_TICKING : R_STEADY;
+	d->arg[0] = waiting ? waiting : above ? above : used;
+	d->rest_ms = waiting ? 0 : above ? (uint32_t)p[P_DECAY] : REST_LONG_MS;
+	return 0;
+}
+
+const struct pcptune_policy pcptune_policy_v1 = {
+	PCPTUNE_POLICY_SIZES,
+	.name = "kernel",
+	.version = "1.0",
+	.summary = "a generation of the kernel's rules, its bounds and its decay",
+	.params = params,
+	.n_params = N_PARAMS,
+	.reasons = reasons,
+	.n_reasons = sizeof(reasons) / sizeof(reasons[0]),
+	.state_size = state_size,
+	.init = init,
+	.decide = decide,
+};

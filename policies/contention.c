@@ -26,7 +26,7 @@ static const struct pcptune_param params[N_PARAMS] = {
 		       "share of CPU time waited for the zone lock from which a list is too short",
 		       NULL},
 	[P_MISS] =
-		{"miss_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 50, "permille",
+		{"miss_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 20, "permille",
 		 "avoidable zone pages per page allocated or freed from which a list is too short",
 		 NULL},
 	[P_TRAFFIC] = {"min_traffic", PCPTUNE_PARAM_INT, 0, 1, 1000000000, 4096, "pages",
@@ -155,6 +155,12 @@ static void range_add(struct range *r, int64_t v)
 {
 	r->lo = v < r->lo ? v : r->lo;
 	r->hi = v > r->hi ? v : r->hi;
+}
+
+static void range_cap(struct range *r, int64_t most)
+{
+	r->lo = r->lo < most ? r->lo : most;
+	r->hi = r->hi < most ? r->hi : most;
 }
 
 static uint32_t range_width(const struct range *a, const struct range *b)
@@ -317,9 +323,10 @@ static uint32_t floor_of(const struct pcptune_shape *shape, const int64_t *p)
 
 /* What this CPU is known to need, from the counts of its last one to two hold times. */
 static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t floor,
-		       uint32_t *ret_swing)
+		       uint64_t t, uint32_t *ret_swing)
 {
-	uint32_t swing = range_width(&cs->count_now, &cs->count_before);
+	bool rests = t - cs->active >= cs->hold_us; /* what moves then are our own trims */
+	uint32_t swing = rests ? 0 : range_width(&cs->count_now, &cs->count_before);
 	uint32_t need = high_for(swing, pcptune_min_u32(swing, move_max(c)));
 
 	*ret_swing = swing;
@@ -352,7 +359,7 @@ static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 		 struct cpu_state *cs, const struct pcptune_cpu *c,
 		 const struct pcptune_shape *shape, const int64_t *p, uint64_t t)
 {
-	uint32_t swing, floor = floor_of(shape, p), need = needed(cs, c, floor, &swing);
+	uint32_t swing, floor = floor_of(shape, p), need = needed(cs, c, floor, t, &swing);
 	uint32_t batch = pcptune_zone_batch(zone_managed(shape)), step;
 	bool yield = must_yield(st, cs, p, t);
 	struct pcptune_change *ch;
@@ -373,6 +380,8 @@ static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 		return -1;
 	ch->high = ch->high_min = ch->high_max = pcptune_max_u32(need, c->high - step);
 	cs->given = ch->high;
+	range_cap(&cs->count_now, ch->high);
+	range_cap(&cs->count_before, ch->high);
 	if (!swing && c->batch > batch)
 		ch->batch = batch;
 	ch->arg[0] = swing ? (int64_t)swing : (int64_t)((t - cs->active) / 1000);

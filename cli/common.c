@@ -92,7 +92,7 @@ int cli_connect(const char *socket, struct ctlclient **ret)
 
 	if (!ctlclient_open(socket, ret, why))
 		return -1;
-	return cli_error("no daemon: %s; start pcptuned, or name its socket with --socket", why);
+	return cli_error("%s", why);
 }
 
 int cli_call(struct ctlclient *c, json_t *request, json_t **ret)

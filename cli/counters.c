@@ -119,7 +119,7 @@ static int explain_text(void)
 		text_table_cell(t, "%s", c->line);
 		text_table_end_row(t);
 	}
-	text_table_print(t, stdout, true);
+	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
 	return CLI_OK;
 }
@@ -188,7 +188,7 @@ static int print_object(const char *level, const json_t *object)
 		text_table_cell(t, "%s", c->line);
 		text_table_end_row(t);
 	}
-	text_table_print(t, stdout, true);
+	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
 	return CLI_OK;
 }
@@ -205,7 +205,7 @@ static int print_cpus(const json_t *cpus, bool each)
 		if (!strcmp(cli_counters[i].level, "cpu") &&
 		    (each || !strcmp(cli_counters[i].kind, "counter")))
 			values(t, &cli_counters[i], cpus, each);
-	text_table_print(t, stdout, true);
+	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
 	return CLI_OK;
 }

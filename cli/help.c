@@ -59,7 +59,7 @@ static const char *completer(const struct cli_option *o)
 		return "file";
 	if (!strcmp(o->arg, "DIRS"))
 		return "directory";
-	return !strcmp(o->arg, "POLICY") ? "policy" : "none";
+	return !strcmp(o->name, "policy") ? "policy" : "none";
 }
 
 static void completion_verb(const struct cli_verb *v)

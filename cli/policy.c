@@ -157,7 +157,7 @@ static int of_all(struct ctlclient *c, const struct args *a)
 	if (r < 0 && a->json)
 		r = cli_print_json(json_pack("{s:O}", "targets", list));
 	else if (r < 0 && json_array_size(list))
-		text_table_print(t, stdout, true);
+		text_table_print(t, stdout, text_colour(stdout));
 	else if (r < 0)
 		printf("no targets\n");
 	text_table_free(t);

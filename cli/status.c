@@ -194,7 +194,7 @@ static int print_target(const json_t *target)
 		for (i = 0; i < n; i++)
 			add_row(t, &rows[i]);
 		if (n)
-			text_table_print(t, stdout, true);
+			text_table_print(t, stdout, text_colour(stdout));
 		else
 			printf("no CPU was used yet\n");
 	}

@@ -66,7 +66,7 @@ static int live_text(const json_t *targets)
 	columns(t, titles, "><>><>>>");
 	json_array_foreach (targets, i, target)
 		live_row(t, target);
-	text_table_print(t, stdout, true);
+	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
 	return CLI_OK;
 }
@@ -147,7 +147,7 @@ static int print_logged(struct logged *l, bool json)
 	if (json)
 		return cli_print_json(json_pack("{s:O}", "targets", l->list));
 	if (l->n)
-		text_table_print(l->table, stdout, true);
+		text_table_print(l->table, stdout, text_colour(stdout));
 	else
 		printf("no targets in this log\n");
 	return CLI_OK;

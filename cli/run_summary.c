@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What `pcptune run` says at the end: the daemon's totals of all processes that carried our tag.
+ *
+ * The end of a process reaches the daemon through its socket, a moment after we reaped it, so the
+ * totals are asked for until they stand still: no process alive, and the same answer twice.
+ * Processes that the program left running are counted as far as they got.
+ */
+#include "cli/run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include "lib/text.h"
+
+#define TRIES	 40
+#define TRY_MS	 10
+#define PAGE	 4096u
+#define NAME_COL 18
+
+/* Keys that programs may rely on; null where nobody could tell. */
+static const char *const keys[] = {
+	"targets",
+	"live",
+	"pages_allocated",
+	"pages_freed",
+	"alloc_zone",
+	"free_zone",
+	"refills",
+	"drains",
+	"free_high",
+	"lock_takes",
+	"lock_contended",
+	"lock",
+	"cpu_us",
+	"contend_pct",
+	"contend_pct_alloc",
+	"contend_pct_free",
+	"pages_held",
+	"pages_held_peak",
+	"decisions",
+	"dry_run",
+	"malloc_calls",
+	"malloc_bytes",
+	"malloc_pages",
+	"malloc_passed",
+	"waste_bytes",
+	"db",
+};
+
+/* Nobody with our tag asked for a page: the totals are zero, and the log is where it is. */
+static json_t *nothing_done(struct run_daemon *d)
+{
+	json_t *none = json_pack("{s:i, s:i, s:i}", "taken", 0, "contended", 0, "wait_ns", 0);
+	json_t *s, *version, *db;
+	size_t i;
+
+	if (run_daemon_ask(d, json_pack("{s:s}", "cmd", "version"), &version)) {
+		json_decref(none);
+		return NULL;
+	}
+	db = json_object_get(json_object_get(version, "log"), "path");
+	s = json_pack("{s:{s:O, s:O, s:o}, s:b}", "lock", "alloc", none, "free", none, "agent",
+		      none, "dry_run", cli_bool(version, "dry_run"));
+	json_object_set_new(s, "db", db ? json_incref(db) : json_null());
+	for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (!json_object_get(s, keys[i]) && strncmp(keys[i], "contend_pct", 11))
+			json_object_set_new(s, keys[i], json_integer(0));
+	json_decref(version);
+	return s;
+}
+
+static json_t *ask_until_quiet(struct run_daemon *d, const char *tag)
+{
+	struct timespec pause = {.tv_nsec = TRY_MS * 1000000L};
+	json_t *last = NULL, *now;
+	bool same;
+	int i, r;
+
+	for (i = 0; i < TRIES; i++) {
+		r = run_daemon_ask(d, json_pack("{s:s, s:s}", "cmd", "summary", "tag", tag), &now);
+		if (r == -ENOENT)
+			now = nothing_done(d);
+		if ((r && r != -ENOENT) || !now)
+			return last;
+		same = last && json_equal(last, now);
+		json_decref(last);
+		last = now;
+		if (same && !cli_u64(now, "live"))
+			break;
+		nanosleep(&pause, NULL);
+	}
+	return last;
+}
+
+json_t *run_summary(struct run_daemon *d, const char *tag)
+{
+	json_t *s = d->socket ? ask_until_quiet(d, tag) : NULL;
+	size_t i;
+
+	if (!json_is_object(s)) {
+		json_decref(s);
+		s = json_object();
+	}
+	for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (!json_object_get(s, keys[i]))
+			json_object_set_new(s, keys[i], json_null());
+	return s;
+}
+
+void run_summary_complete(json_t *s, const struct run_result *r, const char *program,
+			  const struct run_daemon *d)
+{
+	bool none = json_is_null(json_object_get(s, "targets"));
+
+	json_object_set_new(s, "program", json_string(program));
+	json_object_set_new(s, "status", json_integer(r->status));
+	json_object_set_new(s, "signal", r->signal ? json_integer(r->signal) : json_null());
+	json_object_set_new(s, "wall_s", json_real(r->wall_s));
+	json_object_set_new(s, "daemon",
+			    none ? json_null() : json_string(d->dir ? "private" : "running"));
+	json_object_set_new(s, "error", none ? json_string(d->why) : json_null());
+}
+
+/* ---- for people ---- */
+
+__attribute__((format(printf, 2, 3))) static void line(const char *name, const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "  %-*s ", NAME_COL, name);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+}
+
+static void print_head(const struct run_result *r, const char *program)
+{
+	fprintf(stderr, "pcptune run: %s: ", program);
+	if (r->error)
+		fprintf(stderr, "not started, exit status %d\n", r->status);
+	else if (r->signal)
+		fprintf(stderr, "ended by signal %d (%s) after %.3f s\n", r->signal,
+			strsignal(r->signal), r->wall_s);
+	else
+		fprintf(stderr, "exit status %d after %.3f s\n", r->status, r->wall_s);
+}
+
+static const char *percent(const json_t *s, const char *key, char *buf, size_t n)
+{
+	const json_t *v = json_object_get(s, key);
+
+	if (json_is_number(v))
+		snprintf(buf, n, "%.2f %%", json_number_value(v));
+	else
+		snprintf(buf, n, "not known");
+	return buf;
+}
+
+static void print_lock_path(const json_t *s, const char *path, const char *contend_key)
+{
+	const json_t *p = json_object_get(json_object_get(s, "lock"), path);
+	char name[32], taken[32], contended[32], wait[48], pct[32];
+
+	snprintf(name, sizeof(name), "zone lock, %s", path);
+	line(name, "%s takes, %s contended, waited %s%s%s",
+	     cli_count(cli_u64(p, "taken"), taken, 32),
+	     cli_count(cli_u64(p, "contended"), contended, 32),
+	     text_ns(cli_u64(p, "wait_ns"), wait, sizeof(wait)), contend_key ? ", contend% " : "",
+	     contend_key ? percent(s, contend_key, pct, sizeof(pct)) : "");
+}
+
+static void print_pages(const json_t *s)
+{
+	uint64_t pages = cli_u64(s, "pages_allocated"), zone = cli_u64(s, "alloc_zone");
+	char a[48], b[48];
+
+	line("pages allocated", "%s", text_pages(pages, a, sizeof(a)));
+	if (pages)
+		line("alloc_zone", "%s pages, %.2f per 1000 allocated", cli_count(zone, a, 32),
+		     1000.0 * (double)zone / (double)pages);
+	else
+		line("alloc_zone", "%s pages", cli_count(zone, a, 32));
+	line("zone lock", "%s takes, %s contended", cli_count(cli_u64(s, "lock_takes"), a, 32),
+	     cli_count(cli_u64(s, "lock_contended"), b, 32));
+	print_lock_path(s, "alloc", "contend_pct_alloc");
+	print_lock_path(s, "free", "contend_pct_free");
+	print_lock_path(s, "agent", NULL);
+	line("held on lists", "now %s, peak %s", text_pages(cli_u64(s, "pages_held"), a, sizeof(a)),
+	     text_pages(cli_u64(s, "pages_held_peak"), b, sizeof(b)));
+}
+
+static void print_malloc(const json_t *s)
+{
+	uint64_t given = cli_u64(s, "malloc_pages") * PAGE, asked = cli_u64(s, "malloc_bytes");
+	uint64_t calls = cli_u64(s, "malloc_calls"), passed = cli_u64(s, "malloc_passed");
+	char a[48], b[48];
+
+	if (!calls && !passed)
+		return;
+	line("malloc", "%s calls served, %s passed on", cli_count(calls, a, 32),
+	     cli_count(passed, b, 32));
+	if (given >= asked && given)
+		line("rounding waste", "%s, %.1f %% of what was given",
+		     text_bytes(given - asked, a, sizeof(a)),
+		     100.0 * (double)(given - asked) / (double)given);
+}
+
+static void print_more(const json_t *s, const struct run_daemon *d)
+{
+	const char *db = cli_str(s, "db");
+	char a[48];
+
+	line("decisions", "%s%s", cli_count(cli_u64(s, "decisions"), a, 32),
+	     cli_bool(s, "dry_run") ? " (dry run: nothing was changed)" : "");
+	line("daemon", "%s", d->dir ? "private, for this run" : d->socket);
+	if (!db[0]) {
+		line("log", "none");
+		return;
+	}
+	line("log", "%s", db);
+	line("more", "pcptune log --db '%s'; pcptune explain --db '%s' ID", db, db);
+}
+
+void run_summary_print(const json_t *s, const struct run_result *r, const char *program,
+		       const struct run_daemon *d)
+{
+	uint64_t targets = cli_u64(s, "targets"), live = cli_u64(s, "live");
+	char a[48], b[48];
+
+	print_head(r, program);
+	if (json_is_null(json_object_get(s, "targets"))) {
+		line("not measured", "%s", d->why);
+		return;
+	}
+	line("processes", "%s with page-grain requests, %s of them still running",
+	     cli_count(targets, a, 32), cli_count(live, b, 32));
+	print_pages(s);
+	print_malloc(s);
+	print_more(s, d);
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The agent thread.
+ *
+ * It sleeps on the `wake` word of the segment and looks after what no call would do in time:
+ * control words for CPUs that do not call, decay once a second while no daemon holds the lease,
+ * lists of CPUs that went idle, memory that lay free for a while, the connection to the daemon.
+ * With nothing to look after it sleeps long and hangs up the bell; the next allocation rings it.
+ *
+ * It blocks all signals, holds each lock for one chunk at a time, and calls nothing that
+ * allocates. Memory goes back outside of every lock that the program waits for: a block is taken
+ * out of the zone, given to the system, and put back as bare.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include "allocator/agent.h"
+#include "allocator/deferred.h"
+#include "allocator/pcp.h"
+
+#define MS	     UINT64_C(1000000)
+#define TICK_MS	     1000u
+#define RETURN_MS    250u   /* between two portions of returned memory */
+#define RETURN_PAGES 16384u /* a portion: 64 MiB, so 256 MiB a second */
+#define RETURN_CALLS 256u   /* and at most so many blocks */
+#define COLD_TICKS   2u	    /* free for one to two seconds */
+#define SLACK_PAGES  2048u
+#define LONG_MS	     10000u
+#define ATTACHED_MS  5000u /* how late the end of the daemon may be seen */
+#define STACK_SIZE   (256u * 1024)
+
+uint32_t pcpa_agent_bell = 1;
+
+static struct pcpa_lock return_lock;
+static uint32_t started; /* atomic: 0 no agent yet */
+
+/* What the agent remembers of a (zone, CPU); its own memory, kept over fork. */
+struct seen {
+	uint64_t mark;	  /* changes with every operation */
+	uint64_t idle_ns; /* since when it did not */
+};
+static struct seen *seen;
+
+/* ---- returning memory ---- */
+
+static bool above_slack(struct pcpa_zone *z, uint64_t slack)
+{
+	return z->free_pages - z->bare_pages - z->returning > slack;
+}
+
+/* One block; pages returned, 0: nothing to do here. */
+static uint64_t return_one(struct pcpa_zone *z, uint64_t slack, uint32_t cold_ticks,
+			   enum pcpa_path path)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, pcpa_cpu_slot());
+	uint32_t pfn = PCPA_NO_PAGE;
+	unsigned order = 0;
+	bool gone;
+
+	pcpa_zone_enter(z, path, &b->zctr);
+	if (above_slack(z, slack))
+		pfn = pcpa_zone_take_cold(z, z->tick - cold_ticks, &order);
+	pcpa_zone_leave(z);
+	if (pfn == PCPA_NO_PAGE)
+		return 0;
+	gone = !madvise(pcpa_page_address(z, pfn), (size_t)4096 << order, MADV_DONTNEED);
+	pcpa_zone_enter(z, path, &b->zctr);
+	pcpa_zone_put_returned(z, pfn, order, gone ? PCPA_BARE : PCPA_BACKED);
+	pcpa_zone_leave(z);
+	return gone ? 1u << order : 0;
+}
+
+size_t pcpa_return_pages(uint64_t slack, uint64_t most, uint32_t cold_ticks, int as_agent)
+{
+	enum pcpa_path path = as_agent ? PCPA_PATH_AGENT : PCPA_PATH_FREE;
+	unsigned calls = as_agent ? RETURN_CALLS : UINT_MAX;
+	int saved = errno;
+	size_t done = 0;
+
+	/* a signal handler of this thread must not wait for blocks that we have taken out */
+	pcpa_in_zone++;
+	pcpa_lock_take(&return_lock);
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
+		uint64_t n = 1;
+
+		while (n && done < most && calls--) {
+			n = return_one(&pcpa_heap.zones[i], slack, cold_ticks, path);
+			done += n;
+		}
+	}
+	pcpa_lock_release(&return_lock);
+	if (!--pcpa_in_zone)
+		pcpa_deferred_flush();
+	errno = saved;
+	return done;
+}
+
+/* Moves the zones' time and says whether any has memory to give back. */
+static bool look_at_zones(bool tick)
+{
+	bool pending = false;
+
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
+		struct pcpa_zone *z = &pcpa_heap.zones[i];
+
+		pcpa_zone_enter(z, PCPA_PATH_AGENT, &pcpa_cpu_block(i, pcpa_cpu_slot())->zctr);
+		/* below the marks of an audit */
+		if (tick)
+			z->tick = (z->tick + 1) & 0x7fffffffu;
+		pending |= above_slack(z, SLACK_PAGES);
+		pcpa_zone_leave(z);
+	}
+	return pending;
+}
+
+/* ---- lists ---- */
+
+static uint64_t activity(const struct pcptune_cpu_block *b)
+{
+	uint64_t mark = pcpa_get(&b->zctr.alloc_direct) + pcpa_get(&b->zctr.free_direct);
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
+		mark += pcpa_get(&b->list[i].word);
+	return mark;
+}
+
+/* In chunks, so that a CPU that comes back does not wait for all of it. */
+static void empty_lists(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint64_t mark)
+{
+	while (pcpa_pcp_pages(b) && activity(b) == mark) {
+		uint64_t most = (uint64_t)pcpa_get(&b->pcp.batch) << pcpa_get(&b->pcp.scale_max);
+
+		pcpa_pcp_lock(b);
+		pcpa_pcp_drain(z, b, 0, most ? most : 1, PCPA_DRAIN_TRIM, PCPA_PATH_AGENT);
+		pcpa_pcp_unlock(b);
+	}
+}
+
+struct look {
+	uint64_t now;
+	bool tick, lease;
+	bool watch; /* out: something may decay or go idle */
+};
+
+static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct seen *s,
+			struct look *l)
+{
+	bool steered = __atomic_load_n(&b->ctl.seq, __ATOMIC_ACQUIRE) != pcpa_get(&b->pcp.ack_seq);
+	bool adopted = pcpa_get(&b->pcp.reserved[PCPA_PCP_STATE]) & PCPA_PCP_ADOPTED;
+	uint64_t mark;
+
+	if (!pcpa_pcp_ready(b) && !steered)
+		return;
+	if (steered || (adopted && !l->lease)) {
+		pcpa_pcp_lock(b);
+		pcpa_pcp_control(z, b, PCPA_PATH_AGENT);
+		pcpa_pcp_unlock(b);
+	}
+	mark = activity(b);
+	if (mark != s->mark) {
+		s->mark = mark;
+		s->idle_ns = l->now;
+	} else if (l->now - s->idle_ns >= pcpa_heap.idle_ms * MS) {
+		empty_lists(z, b, mark);
+	}
+	if (l->tick && !l->lease) {
+		pcpa_pcp_lock(b);
+		pcpa_pcp_tick(z, b);
+		pcpa_pcp_unlock(b);
+	}
+	l->watch |= pcpa_pcp_pages(b) != 0;
+}
+
+static void look_at_cpus(struct look *l)
+{
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++)
+			look_at_cpu(&pcpa_heap.zones[i], pcpa_cpu_block(i, slot),
+				    &seen[(size_t)i * pcpa_heap.n_slots + slot], l);
+}
+
+/* ---- the loop ---- */
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* How long there is nothing to do. */
+static uint64_t sleep_ms(const struct look *l, bool returning, enum pcpa_attach attach)
+{
+	uint64_t ms = attach == PCPA_ATTACH_DONE ? ATTACHED_MS : LONG_MS;
+	uint64_t until = pcpa_get(&pcpa_heap.header->lease_until_ns);
+
+	if (l->watch || returning)
+		ms = TICK_MS;
+	if (l->watch)
+		ms = least(ms, pcpa_heap.idle_ms < 10 ? 10 : pcpa_heap.idle_ms);
+	if (returning)
+		ms = least(ms, RETURN_MS);
+	if (until && until != UINT64_MAX && until > l->now)
+		ms = least(ms, (until - l->now) / MS + 1);
+	return least(ms, pcpa_attach_wait_ms());
+}
+
+static void sleep_on(uint32_t wake, uint64_t ms)
+{
+	struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000 * MS)};
+
+	syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAIT, wake, &t, NULL, 0);
+}
+
+static void *agent(void *unused)
+{
+	uint64_t next_tick = pcpa_now_ns() + TICK_MS * MS;
+
+	(void)unused;
+	prctl(PR_SET_NAME, "pcpalloc-agent");
+	for (;;) {
+		uint32_t wake = __atomic_load_n(&pcpa_heap.header->wake, __ATOMIC_ACQUIRE);
+		struct look l = {.now = pcpa_now_ns(), .lease = pcpa_lease_valid()};
+		enum pcpa_attach attach = pcpa_attach_step();
+		bool returning;
+		uint64_t ms;
+
+		pcpa_proc_add(&pcpa_heap.proc->agent_ticks, 1);
+		l.tick = l.now >= next_tick;
+		if (l.tick)
+			next_tick = l.now + TICK_MS * MS;
+		look_at_cpus(&l);
+		returning = look_at_zones(l.tick);
+		if (returning)
+			pcpa_return_pages(SLACK_PAGES, RETURN_PAGES, COLD_TICKS, 1);
+		ms = sleep_ms(&l, returning, attach);
+		if (!l.watch && !returning)
+			__atomic_store_n(&pcpa_agent_bell, 1, __ATOMIC_RELEASE);
+		sleep_on(wake, ms ? ms : 1);
+	}
+	return NULL;
+}
+
+/* ---- starting ---- */
+
+static bool make_seen(void)
+{
+	size_t size = (size_t)pcpa_heap.n_zones * pcpa_heap.n_slots * sizeof(*seen);
+	void *map;
+
+	if (seen)
+		return true;
+	map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (map == MAP_FAILED)
+		return false;
+	seen = map;
+	return true;
+}
+
+/* With signals blocked, which the thread inherits. A small stack, or whatever the libc accepts. */
+static bool make_thread(void)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	sigset_t all, old;
+	int error;
+
+	if (pthread_attr_init(&attr))
+		return false;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, STACK_SIZE);
+	error = pthread_create(&thread, &attr, agent, NULL);
+	if (error == EINVAL) {
+		/* a program with much thread-local data needs more than that */
+		pthread_attr_setstacksize(&attr, 16 * STACK_SIZE);
+		error = pthread_create(&thread, &attr, agent, NULL);
+	}
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	return !error;
+}
+
+void pcpa_agent_attend(void)
+{
+	uint32_t rung = 1, no = 0;
+	int saved = errno;
+
+	if (pcpa_in_zone || !__atomic_compare_exchange_n(&pcpa_agent_bell, &rung, 0, false,
+							 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return;
+	if (__atomic_compare_exchange_n(&started, &no, 1, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_RELAXED)) {
+		pcpa_attach_step();
+		if (pcpa_heap.agent && !(make_seen() && make_thread()))
+			__atomic_fetch_or(&pcpa_heap.header->flags, PCPTUNE_SEG_NO_AGENT,
+					  __ATOMIC_RELAXED);
+	} else {
+		__atomic_fetch_add(&pcpa_heap.header->wake, 1, __ATOMIC_RELEASE);
+		syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+	}
+	errno = saved;
+}
+
+/* ---- fork ---- */
+
+void pcpa_agent_lock(void)
+{
+	pcpa_attach_lock();
+	pcpa_lock_take(&return_lock);
+}
+
+void pcpa_agent_unlock(void)
+{
+	pcpa_lock_release(&return_lock);
+	pcpa_attach_unlock();
+}
+
+void pcpa_agent_forget(void)
+{
+	pcpa_attach_forget();
+	pcpa_put(&started, 0);
+	pcpa_put(&pcpa_agent_bell, 1);
+}

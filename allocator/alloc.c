@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The functions of pcpalloc.h.
+ *
+ * Here are the checks of what callers hand in, the choice of a zone, and what happens when one has
+ * nothing left: the next zone, then the lists of every CPU, then ENOMEM. Errors of callers are
+ * reported with no lock held.
+ */
+#include <errno.h>
+#include <pcpalloc.h>
+#include <string.h>
+
+#include "allocator/agent.h"
+#include "allocator/fork.h"
+#include "allocator/pcp.h"
+
+/* Read together by report(); a change while an error is reported may pair old and new. */
+static pcpa_error_cb error_cb;
+static void *error_cookie;
+static struct pcpa_lock callback_lock;
+
+#define CALLER	  __builtin_return_address(0)
+#define ALL_PAGES (UINT64_MAX >> 1)
+
+pcpa_error_cb pcpa_set_error_callback(pcpa_error_cb cb, void *cookie)
+{
+	pcpa_error_cb old;
+
+	pcpa_lock_take(&callback_lock);
+	old = pcpa_get(&error_cb);
+	__atomic_store_n(&error_cb, NULL, __ATOMIC_RELEASE);
+	pcpa_put(&error_cookie, cookie);
+	__atomic_store_n(&error_cb, cb, __ATOMIC_RELEASE);
+	pcpa_lock_release(&callback_lock);
+	return old;
+}
+
+static __attribute__((noinline, cold)) void report(const char *what, const void *address,
+						   unsigned order, const void *caller)
+{
+	pcpa_error_cb cb = __atomic_load_n(&error_cb, __ATOMIC_ACQUIRE);
+	struct pcpa_error error = {sizeof(error), what, address, order, caller};
+	int saved = errno;
+
+	if (!pcpa_heap_get())
+		pcpa_proc_add(&pcpa_heap.proc->bad_frees, 1);
+	if (cb)
+		cb(&error, pcpa_get(&error_cookie));
+	errno = saved;
+}
+
+void pcpa_report(const char *what, const void *address, unsigned order, const void *caller)
+{
+	report(what, address, order, caller);
+}
+
+const char *pcpa_version(void)
+{
+	return PCPA_VERSION;
+}
+
+int pcpa_owns(const void *address)
+{
+	return __atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE) && pcpa_heap_zone_of(address);
+}
+
+/* ---- allocation ---- */
+
+/* Empties the lists of every CPU into the zones; those that are locked are left alone. */
+static void reclaim_lists(void)
+{
+	for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
+		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++) {
+			struct pcptune_cpu_block *b = pcpa_cpu_block(zone, slot);
+
+			if (!pcpa_pcp_pages(b) || !pcpa_pcp_trylock(b))
+				continue;
+			pcpa_pcp_drain(&pcpa_heap.zones[zone], b, 0, ALL_PAGES, PCPA_DRAIN_FULL,
+				       PCPA_PATH_ALLOC);
+			pcpa_pcp_unlock(b);
+		}
+}
+
+static bool any_returning(void)
+{
+	for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
+		if (pcpa_get(&pcpa_heap.zones[zone].returning))
+			return true;
+	return false;
+}
+
+static void *try_zones(uint32_t slot, unsigned order)
+{
+	uint32_t home = pcpa_heap.home[slot], n = pcpa_heap.n_zones;
+
+	for (uint32_t i = 0; i < n; i++) {
+		void *block = pcpa_pcp_alloc(&pcpa_heap.zones[(home + i) % n], slot, order);
+
+		if (block)
+			return block;
+	}
+	return NULL;
+}
+
+static void count_failure(uint32_t slot)
+{
+	struct pcpa_zone *z = &pcpa_heap.zones[pcpa_heap.home[slot]];
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+
+	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
+	pcpa_count(&b->zctr.alloc_failed, 1);
+	pcpa_zone_leave(z);
+}
+
+/* Every zone is empty at first sight: look at what is cached, and at what is on its way back. */
+static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned order)
+{
+	void *block;
+	bool again;
+
+	if (pcpa_in_zone || !pcpa_heap.n_zones) {
+		errno = pcpa_heap.n_zones ? EAGAIN : ENOMEM;
+		return NULL;
+	}
+	do {
+		again = any_returning();
+		reclaim_lists();
+		block = try_zones(slot, order);
+		if (!block && again)
+			pcpa_yield();
+	} while (!block && again);
+	if (block)
+		return block;
+	count_failure(slot);
+	errno = ENOMEM;
+	return NULL;
+}
+
+static inline void *alloc_block(unsigned order)
+{
+	uint32_t slot = pcpa_cpu_slot();
+	void *block = try_zones(slot, order);
+
+	if (__builtin_expect(!block, 0))
+		block = alloc_hard(slot, order);
+	if (__builtin_expect(pcpa_get(&pcpa_agent_bell), 0))
+		pcpa_agent_attend();
+	return block;
+}
+
+static bool ready_to_alloc(unsigned order)
+{
+	int error = order > PCPA_MAX_ORDER ? -EINVAL : pcpa_heap_get();
+
+	if (__builtin_expect(!error, 1))
+		return true;
+	errno = -error;
+	return false;
+}
+
+void *pcpa_alloc(unsigned order)
+{
+	return ready_to_alloc(order) ? alloc_block(order) : NULL;
+}
+
+size_t pcpa_alloc_bulk(unsigned order, size_t n, void **blocks)
+{
+	size_t got = 0;
+
+	if (!n || !ready_to_alloc(order))
+		return 0;
+	while (got < n) {
+		uint32_t slot = pcpa_cpu_slot(), home = pcpa_heap.home[slot];
+		size_t more = !pcpa_heap.n_zones
+				      ? 0
+				      : pcpa_pcp_alloc_bulk(&pcpa_heap.zones[home], slot, order,
+							    n - got, blocks + got);
+
+		if (!more) {
+			blocks[got] = alloc_block(order);
+			if (!blocks[got])
+				break;
+			more = 1;
+		}
+		got += more;
+	}
+	if (pcpa_get(&pcpa_agent_bell))
+		pcpa_agent_attend();
+	return got;
+}
+
+/* ---- free ---- */
+
+/* The zone of a block that may be freed, or NULL after a report. */
+static inline struct pcpa_zone *check_block(const void *block, unsigned order, const void *caller)
+{
+	struct pcpa_zone *z = NULL;
+	const char *what = "order is above PCPA_MAX_ORDER";
+	uint32_t pfn;
+	uint16_t tag;
+
+	if (order > PCPA_MAX_ORDER)
+		goto bad;
+	what = "address is in no zone of this process";
+	if (__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE))
+		z = pcpa_heap_zone_of(block);
+	if (!z)
+		goto bad;
+	what = "address is not aligned to its order";
+	if (((uintptr_t)block - z->base) & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1))
+		goto bad;
+	pfn = pcpa_page_number(z, block);
+	tag = pcpa_tag_get(z, pfn);
+	if (__builtin_expect(tag == pcpa_tag(PCPA_IN_USE, order), 1))
+		return z;
+	what = tag >> 8 == PCPA_IN_USE	    ? "order is not that of the allocation"
+	       : tag >> 8 == PCPA_LISTED    ? "block was freed before"
+	       : pfn >= pcpa_get(&z->grown) ? "address was never allocated"
+					    : "address is in the zone, or inside another block";
+bad:
+	report(what, block, order, caller);
+	return NULL;
+}
+
+static inline void free_block(void *block, unsigned order, const void *caller)
+{
+	struct pcpa_zone *z;
+	int saved = errno;
+
+	if (!block)
+		return;
+	z = check_block(block, order, caller);
+	if (z)
+		pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, 1, &block);
+	errno = saved;
+}
+
+void pcpa_free(void *block, unsigned order)
+{
+	free_block(block, order, CALLER);
+}
+
+/* Blocks that lie in one zone go together. */
+void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks)
+{
+	struct pcpa_zone *z = NULL;
+	size_t first = 0;
+	int saved = errno;
+
+	for (size_t i = 0; i < n; i++) {
+		struct pcpa_zone *this = blocks[i] ? check_block(blocks[i], order, CALLER) : NULL;
+
+		if (this && this == z)
+			continue;
+		if (z)
+			pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, i - first, blocks + first);
+		first = i;
+		z = this;
+	}
+	if (z)
+		pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, n - first, blocks + first);
+	errno = saved;
+}
+
+/* ---- exact sizes ---- */
+
+static unsigned order_of(size_t pages)
+{
+	return pages <= 1 ? 0 : (unsigned)(64 - __builtin_clzl(pages - 1));
+}
+
+/* The largest block that begins at page `at` of an aligned block and ends at or before `end`. */
+static unsigned piece_order(size_t at, size_t end)
+{
+	unsigned fits = (unsigned)(63 - __builtin_clzl(end - at));
+	unsigned aligned = at ? (unsigned)__builtin_ctzl(at) : fits;
+
+	return fits < aligned ? fits : aligned;
+}
+
+/*
+ * Marks the pieces of pages [at, end) as blocks in use, the last one first: whoever walks over
+ * the tags meanwhile still sees the larger block until its own tag, the first, is written.
+ */
+static void mark_pieces(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end)
+{
+	unsigned order;
+
+	if (at == end)
+		return;
+	order = piece_order(at, end);
+	mark_pieces(z, pfn, at + ((size_t)1 << order), end);
+	pcpa_tag_set(z, pfn + (uint32_t)at, PCPA_IN_USE, order);
+}
+
+static void free_pieces(char *block, size_t at, size_t end, const void *caller)
+{
+	while (at < end) {
+		unsigned order = piece_order(at, end);
+
+		free_block(block + at * PCPA_PAGE_SIZE, order, caller);
+		at += (size_t)1 << order;
+	}
+}
+
+void *pcpa_alloc_exact(size_t size, size_t align)
+{
+	size_t pages = (size + PCPA_PAGE_SIZE - 1) / PCPA_PAGE_SIZE, all;
+	unsigned order;
+	struct pcpa_zone *z;
+	void *block;
+
+	if (!size || size > PCPA_MAX_EXACT || !align || align > PCPA_MAX_EXACT ||
+	    align & (align - 1)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	order = order_of(pages);
+	if (order_of(align / PCPA_PAGE_SIZE) > order)
+		order = order_of(align / PCPA_PAGE_SIZE);
+	block = pcpa_alloc(order);
+	all = (size_t)1 << order;
+	if (!block || pages == all)
+		return block;
+	z = pcpa_heap_zone_of(block);
+	/* the tail from the end of what is kept, the rest before it */
+	mark_pieces(z, pcpa_page_number(z, block), pages, all);
+	mark_pieces(z, pcpa_page_number(z, block), 0, pages);
+	free_pieces(block, pages, all, CALLER);
+	return block;
+}
+
+void pcpa_free_exact(void *block, size_t size)
+{
+	size_t pages = (size + PCPA_PAGE_SIZE - 1) / PCPA_PAGE_SIZE;
+
+	if (!block)
+		return;
+	if (!size || size > PCPA_MAX_EXACT) {
+		report("size is 0 or above PCPA_MAX_EXACT", block, 0, CALLER);
+		return;
+	}
+	free_pieces(block, 0, pages, CALLER);
+}
+
+/* ---- numbers ---- */
+
+static void add_cpu(struct pcpa_stats *s, const struct pcptune_cpu_block *b)
+{
+	const struct pcptune_zctr *c = &b->zctr;
+	uint64_t allocated, freed;
+
+	pcpa_pcp_totals(b, &allocated, &freed);
+	s->alloc_pages += allocated;
+	s->free_pages += freed;
+	s->alloc_zone += pcpa_get(&c->alloc_zone);
+	s->free_zone += pcpa_get(&c->free_zone);
+	s->refills += pcpa_get(&c->refills);
+	s->drains += pcpa_get(&c->drains);
+	s->free_high += pcpa_get(&c->free_high);
+	s->lock_taken += pcpa_get(&c->lock_alloc_taken) + pcpa_get(&c->lock_free_taken) +
+			 pcpa_get(&c->lock_agent_taken);
+	s->lock_contended += pcpa_get(&c->lock_alloc_contended) +
+			     pcpa_get(&c->lock_free_contended) + pcpa_get(&c->lock_agent_contended);
+	s->lock_wait_ns += pcpa_get(&c->lock_alloc_wait_ns) + pcpa_get(&c->lock_free_wait_ns);
+	s->pages_on_lists += pcpa_pcp_pages(b);
+}
+
+static void add_zone(struct pcpa_stats *s, const struct pcpa_zone *z)
+{
+	const struct pcptune_zone_block *g = z->gauges;
+
+	for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++)
+		add_cpu(s, pcpa_cpu_block(z->id, slot));
+	s->pages_in_use += pcpa_get(&g->inherited_in_use);
+	s->pages_in_zone += pcpa_get(&g->free_pages);
+	s->pages_managed += z->n_pages;
+	s->pages_returned += pcpa_get(&g->returned_pages);
+}
+
+int pcpa_get_stats(struct pcpa_stats *stats)
+{
+	struct pcpa_stats s = {0};
+	size_t size = stats ? stats->size : 0;
+
+	if (size < sizeof(s.size))
+		return -EINVAL;
+	s.size = size < sizeof(s) ? size : sizeof(s);
+	if (__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE)) {
+		for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+			add_zone(&s, &pcpa_heap.zones[i]);
+		s.pages_in_use += s.alloc_pages - s.free_pages;
+		s.n_zones = pcpa_heap.n_zones;
+		s.n_cpus = pcpa_heap.n_slots;
+		s.mode = pcpa_get(&pcpa_heap.header->mode);
+		s.attached = pcpa_attach_state() == PCPA_ATTACH_DONE;
+	}
+	memcpy(stats, &s, s.size);
+	return 0;
+}
+
+/* ---- audit ---- */
+
+/* One zone, every lock held. */
+static const char *audit_zone(struct pcpa_zone *z, uint32_t mark)
+{
+	uint64_t in_use, listed, held = 0, net = z->gauges->inherited_in_use;
+	uint64_t zone_net = net + z->gauges->inherited_held;
+	const char *what = pcpa_zone_check(z, &in_use, &listed);
+
+	for (uint32_t slot = 0; slot < pcpa_heap.n_slots && !what; slot++) {
+		struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+		uint64_t allocated, freed;
+
+		what = pcpa_pcp_check(z, b, mark);
+		pcpa_pcp_totals(b, &allocated, &freed);
+		net += allocated - freed;
+		zone_net += b->zctr.alloc_zone - b->zctr.free_zone;
+		held += pcpa_pcp_pages(b);
+	}
+	if (what)
+		return what;
+	if (listed != held)
+		return "blocks marked as listed are on no list";
+	if (net != in_use)
+		return "allocated - freed is not the pages in use";
+	return zone_net == in_use + held
+		       ? NULL
+		       : "alloc_zone - free_zone is not the pages in use and on lists";
+}
+
+int pcpa_audit(const char **ret_what)
+{
+	static uint32_t audits;
+	const char *what = NULL;
+
+	if (!__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE))
+		return 0;
+	pcpa_lock_all();
+	/* above every tick, so that no stamp of a free block is taken for a mark */
+	audits = (audits + 1) | 0x80000000u;
+	for (uint32_t i = 0; i < pcpa_heap.n_zones && !what; i++)
+		what = audit_zone(&pcpa_heap.zones[i], audits);
+	pcpa_unlock_all();
+	if (what && ret_what)
+		*ret_what = what;
+	return what ? -EUCLEAN : 0;
+}
+
+/* ---- control by the program ---- */
+
+static void for_each_cpu(void (*f)(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *p),
+			 void *p)
+{
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++) {
+			struct pcptune_cpu_block *b = pcpa_cpu_block(i, slot);
+
+			pcpa_pcp_lock(b);
+			f(&pcpa_heap.zones[i], b, p);
+			pcpa_pcp_unlock(b);
+		}
+}
+
+static void empty_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *p)
+{
+	(void)p;
+	pcpa_pcp_drain(z, b, 0, ALL_PAGES, PCPA_DRAIN_TRIM, PCPA_PATH_FREE);
+}
+
+size_t pcpa_trim(void)
+{
+	if (!__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE))
+		return 0;
+	for_each_cpu(empty_cpu, NULL);
+	return pcpa_return_pages(0, ALL_PAGES, 0, 0);
+}
+
+struct limits {
+	uint32_t high, high_min, high_max, batch;
+};
+
+static void set_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *p)
+{
+	const struct limits *l = p;
+
+	if (pcpa_pcp_ready(b))
+		pcpa_pcp_set(z, b, l->high, l->high_min, l->high_max, l->batch);
+}
+
+/* The same for CPUs that begin later, and for the end of a lease. */
+static void set_default(struct pcpa_defaults *d, const struct limits *l)
+{
+	bool fixed = l->high && d->rules != 4;
+
+	if (l->batch)
+		pcpa_put(&d->batch, l->batch);
+	if (l->high_min || (fixed && l->high < d->high_min))
+		pcpa_put(&d->high_min, l->high_min ? l->high_min : l->high);
+	if (l->high_max || (fixed && l->high > d->high_max))
+		pcpa_put(&d->high_max, l->high_max ? l->high_max : l->high);
+	if (l->high)
+		pcpa_put(&d->high, l->high);
+}
+
+int pcpa_set_limits(unsigned high, unsigned high_min, unsigned high_max, unsigned batch)
+{
+	struct limits l = {high, high_min, high_max, batch};
+	int error;
+
+	if (high > PCPTUNE_MAX_HIGH || high_min > PCPTUNE_MAX_HIGH || high_max > PCPTUNE_MAX_HIGH ||
+	    batch > PCPTUNE_MAX_BATCH || (high_max && high_min > high_max))
+		return -EINVAL;
+	error = pcpa_heap_get();
+	if (error)
+		return error;
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		set_default(&pcpa_heap.defaults[i], &l);
+	for_each_cpu(set_cpu, &l);
+	return 0;
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The client's end of the handshake.
+ *
+ * The first step connects and sends hello and segment in one go, without waiting: a process that
+ * lives for a millisecond is counted. The reply is read by a later step. End of file means that
+ * the daemon is gone: the same segment is offered again, after 1 s and then at up to 10 s. A
+ * refusal is final for this socket: a new daemon makes a new one, with another inode, and only
+ * then is it worth to ask again.
+ *
+ * All state is written under attach_lock; `state` may be read anywhere.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "allocator/agent.h"
+#include "allocator/heap.h"
+#include "allocator/segment.h"
+
+#define MS	      UINT64_C(1000000)
+#define BACKOFF_LEAST 1000u
+#define BACKOFF_MOST  10000u
+#define REPLY_LEAST   offsetof(struct pcptune_reply, reason)
+#define PATHS	      2
+
+static struct pcpa_lock attach_lock;
+static uint32_t state; /* enum pcpa_attach */
+static struct pcpa_fd sock = {.fd = -1};
+static struct sockaddr_un paths[PATHS]; /* in order of preference */
+static unsigned n_paths, used_path;
+static bool paths_known, was_attached;
+static uint64_t next_try_ns, waiting_since_ns;
+static uint32_t backoff_ms;
+static uint64_t refused_dev, refused_ino;
+static char reason[sizeof(((struct pcptune_reply *)0)->reason)];
+
+void pcpa_attach_lock(void)
+{
+	pcpa_lock_take(&attach_lock);
+}
+
+void pcpa_attach_unlock(void)
+{
+	pcpa_lock_release(&attach_lock);
+}
+
+enum pcpa_attach pcpa_attach_state(void)
+{
+	return (enum pcpa_attach)pcpa_get(&state);
+}
+
+const char *pcpa_attach_reason(void)
+{
+	return reason;
+}
+
+/* ---- where ---- */
+
+static void add_path(const char *folder, const char *rest)
+{
+	struct sockaddr_un *a = &paths[n_paths];
+	int n = snprintf(a->sun_path, sizeof(a->sun_path), "%s%s", folder, rest);
+
+	a->sun_family = AF_UNIX;
+	if (n > 0 && n < (int)sizeof(a->sun_path))
+		n_paths++;
+}
+
+/* Once: what the environment says later does not matter. */
+static void find_paths(void)
+{
+	const char *given = secure_getenv("PCPTUNE_SOCKET");
+	const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+
+	paths_known = true;
+	if (given) {
+		add_path(given, "");
+		return;
+	}
+	if (runtime && *runtime)
+		add_path(runtime, "/pcptune/sock");
+	add_path("/run", "/pcptune/sock");
+}
+
+/* ---- steps ---- */
+
+static void enter(enum pcpa_attach s)
+{
+	pcpa_put(&state, (uint32_t)s);
+}
+
+static void try_later(void)
+{
+	if (backoff_ms < BACKOFF_LEAST)
+		backoff_ms = BACKOFF_LEAST;
+	next_try_ns = pcpa_now_ns() + backoff_ms * MS;
+	backoff_ms = backoff_ms * 2 < BACKOFF_MOST ? backoff_ms * 2 : BACKOFF_MOST;
+	enter(PCPA_ATTACH_NONE);
+}
+
+static int send_hello(int fd, int segment)
+{
+	struct pcptune_hello hello = {
+		.magic = PCPTUNE_WIRE_MAGIC,
+		.version = PCPTUNE_WIRE_VERSION,
+		.size = sizeof(hello),
+		.layout = PCPTUNE_SEG_LAYOUT,
+		.flags = was_attached ? PCPTUNE_HELLO_RECONNECT : 0,
+		.segment_size = pcpa_heap.segment_size,
+	};
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec data = {&hello, sizeof(hello)};
+	struct msghdr message = {
+		.msg_iov = &data,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control.space),
+	};
+
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	memcpy(CMSG_DATA(&control.header), &segment, sizeof(segment));
+	return (int)syscall(SYS_sendmsg, fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* A connected socket, kept. */
+static bool connect_to(const struct sockaddr_un *a, int segment)
+{
+	int fd =
+		(int)syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd < 0)
+		return false;
+	if (syscall(SYS_connect, fd, a, sizeof(*a)) || send_hello(fd, segment) < 0) {
+		pcpa_sys_close(fd);
+		return false;
+	}
+	return pcpa_fd_keep(&sock, fd);
+}
+
+static void try_connect(void)
+{
+	int segment = pcpa_segment_fd();
+
+	if (segment < 0) {
+		next_try_ns = UINT64_MAX;
+		return;
+	}
+	for (unsigned i = 0; i < n_paths; i++) {
+		if (!connect_to(&paths[i], segment))
+			continue;
+		used_path = i;
+		waiting_since_ns = pcpa_now_ns();
+		enter(PCPA_ATTACH_WAITING);
+		return;
+	}
+	if (!was_attached)
+		backoff_ms = BACKOFF_MOST;
+	try_later();
+}
+
+/* Bytes read, 0: end of file or the descriptor is no longer ours, -1: nothing yet. */
+static long receive(void *buffer, size_t size)
+{
+	int fd = pcpa_fd_use(&sock);
+	long n;
+
+	if (fd < 0)
+		return 0;
+	n = syscall(SYS_recvfrom, fd, buffer, size, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, NULL);
+	if (n >= 0)
+		return n;
+	return errno == EAGAIN || errno == EINTR ? -1 : 0;
+}
+
+static bool socket_inode(uint64_t *ret_dev, uint64_t *ret_ino)
+{
+	struct stat st;
+
+	if (stat(paths[used_path].sun_path, &st))
+		return false;
+	*ret_dev = st.st_dev;
+	*ret_ino = st.st_ino;
+	return true;
+}
+
+static void read_reply(void)
+{
+	struct pcptune_reply reply = {0};
+	long n = receive(&reply, sizeof(reply));
+
+	if (n < 0)
+		return;
+	if (n < (long)REPLY_LEAST || reply.magic != PCPTUNE_WIRE_MAGIC) {
+		pcpa_fd_drop(&sock);
+		try_later();
+		return;
+	}
+	if (!reply.status) {
+		was_attached = true;
+		backoff_ms = 0;
+		enter(PCPA_ATTACH_DONE);
+		return;
+	}
+	reply.reason[sizeof(reply.reason) - 1] = '\0';
+	memcpy(reason, reply.reason, sizeof(reason));
+	pcpa_fd_drop(&sock);
+	if (!socket_inode(&refused_dev, &refused_ino))
+		refused_dev = refused_ino = 0;
+	enter(PCPA_ATTACH_REFUSED);
+}
+
+static void check_end(void)
+{
+	char rest[64];
+	long n;
+
+	do
+		n = receive(rest, sizeof(rest));
+	while (n > 0);
+	if (n < 0)
+		return;
+	pcpa_fd_drop(&sock);
+	try_later();
+}
+
+static void check_inode(void)
+{
+	uint64_t dev, ino;
+
+	if (!socket_inode(&dev, &ino) || (dev == refused_dev && ino == refused_ino))
+		return;
+	enter(PCPA_ATTACH_NONE);
+	next_try_ns = 0;
+}
+
+enum pcpa_attach pcpa_attach_step(void)
+{
+	int saved = errno;
+	enum pcpa_attach s;
+
+	pcpa_attach_lock();
+	if (!paths_known)
+		find_paths();
+	switch (pcpa_attach_state()) {
+	case PCPA_ATTACH_NONE:
+		if (n_paths && pcpa_now_ns() >= next_try_ns)
+			try_connect();
+		break;
+	case PCPA_ATTACH_WAITING:
+		read_reply();
+		break;
+	case PCPA_ATTACH_DONE:
+		check_end();
+		break;
+	case PCPA_ATTACH_REFUSED:
+		check_inode();
+		break;
+	}
+	s = pcpa_attach_state();
+	pcpa_attach_unlock();
+	errno = saved;
+	return s;
+}
+
+uint32_t pcpa_attach_wait_ms(void)
+{
+	uint64_t now = pcpa_now_ns(), ms = UINT32_MAX;
+
+	pcpa_attach_lock();
+	if (pcpa_attach_state() == PCPA_ATTACH_NONE && next_try_ns != UINT64_MAX && n_paths)
+		ms = next_try_ns > now ? (next_try_ns - now) / MS + 1 : 0;
+	/* a reply is soon there or not at all: look after 5 % of what was waited, at most 1 s */
+	if (pcpa_attach_state() == PCPA_ATTACH_WAITING)
+		ms = (now - waiting_since_ns) / MS / 20 + 2;
+	pcpa_attach_unlock();
+	if (pcpa_attach_state() == PCPA_ATTACH_WAITING && ms > 1000)
+		ms = 1000;
+	return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
+}
+
+/* In the child of a fork, lock held: the socket is the parent's. */
+void pcpa_attach_forget(void)
+{
+	pcpa_fd_drop(&sock);
+	enter(PCPA_ATTACH_NONE);
+	was_attached = false;
+	next_try_ns = 0;
+	backoff_ms = 0;
+}

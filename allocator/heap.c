@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Set-up at the first allocation: environment, limits, zones, segment.
+ *
+ * One thread does it under a lock; pcpa_in_zone is set meanwhile, so that a signal handler, or a
+ * malloc that we are ourselves (preload) and that something called here asks for memory, fails
+ * cleanly instead of waiting for its own thread. A failure leaves nothing behind but address
+ * space that is used by the next attempt.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <pcptune/rules.h>
+
+#include "allocator/fork.h"
+#include "allocator/heap.h"
+#include "allocator/limits.h"
+
+#define ZONES_OPTION_MAX 8u
+#define CPUS_OPTION_MAX	 4096u
+#define HIGH_LIMIT_LEAST 32768u
+#define ZONE_PAGES_MAX	 (UINT64_C(1) << 31)
+
+static struct pcpa_lock start_lock;
+
+struct options {
+	uint64_t cpus, zones, size, high, batch, rules, idle_ms, agent;
+};
+
+void pcpa_heap_lock(void)
+{
+	pcpa_lock_take(&start_lock);
+}
+
+void pcpa_heap_unlock(void)
+{
+	pcpa_lock_release(&start_lock);
+}
+
+void pcpa_heap_is_preload(void)
+{
+	pcpa_heap_seg_flags |= PCPTUNE_SEG_PRELOAD;
+}
+
+/* ---- environment ---- */
+
+/* A number with an optional k, m, g or t; otherwise if absent, malformed or out of range. */
+static uint64_t option(const char *name, uint64_t least, uint64_t most, uint64_t otherwise)
+{
+	static const char units[] = "kmgt";
+	const char *text = secure_getenv(name);
+	unsigned long long v;
+	char *end;
+
+	if (!text || *text < '0' || *text > '9')
+		return otherwise;
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	for (unsigned i = 0; units[i] && *end; i++) {
+		if ((*end | 0x20) != units[i])
+			continue;
+		if (v >> (54 - 10 * i))
+			return otherwise;
+		v <<= 10 * (i + 1);
+		end++;
+		break;
+	}
+	return errno || *end || v < least || v > most ? otherwise : v;
+}
+
+static uint64_t rules_option(void)
+{
+	const char *text = secure_getenv("PCPALLOC_RULES");
+
+	for (uint32_t id = 0; text && id <= PCPTUNE_RULES_MAX; id++) {
+		const char *name = pcptune_rules_name(id);
+
+		if (pcptune_rules_known(id) && text[0] == name[0] && text[1] == name[1] && !text[2])
+			return id;
+	}
+	return PCPTUNE_RULES_G4;
+}
+
+static struct options read_options(void)
+{
+	return (struct options){
+		.cpus = option("PCPALLOC_CPUS", 1, CPUS_OPTION_MAX, 0),
+		.zones = option("PCPALLOC_ZONES", 1, ZONES_OPTION_MAX, 0),
+		.size = option("PCPALLOC_SIZE", PCPA_ZONE_ALIGN, UINT64_C(1) << 46, UINT64_MAX),
+		.high = option("PCPALLOC_HIGH", 1, PCPTUNE_MAX_HIGH, 0),
+		.batch = option("PCPALLOC_BATCH", 1, PCPTUNE_MAX_BATCH, 0),
+		.rules = rules_option(),
+		.idle_ms = option("PCPALLOC_IDLE_MS", 0, UINT32_MAX, 5000),
+		.agent = option("PCPALLOC_AGENT", 0, 1, 1),
+	};
+}
+
+/* ---- zones ---- */
+
+static uint64_t zone_pages(const struct options *o, uint32_t n_zones)
+{
+	uint64_t pages = pcpa_limits_memory_pages() / n_zones;
+	uint64_t space = pcpa_limits_address_space() / n_zones >> 12;
+
+	if (space < pages)
+		pages = space;
+	if (o->size >> 12 < pages)
+		pages = o->size >> 12;
+	if (pages > ZONE_PAGES_MAX)
+		pages = ZONE_PAGES_MAX;
+	return pages < PCPA_BLOCK ? PCPA_BLOCK : pages;
+}
+
+/* A zone that was reserved by an attempt that failed later is used again. */
+static int reserve_zones(const struct options *o, const int *nodes, uint32_t n)
+{
+	uint64_t pages = zone_pages(o, n);
+
+	pcpa_heap.n_zones = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		struct pcpa_zone *z = &pcpa_heap.zones[i];
+
+		if (!z->n_pages && pcpa_zone_reserve(z, i, pages, nodes[i]))
+			break;
+		pcpa_heap.n_zones++;
+	}
+	return pcpa_heap.n_zones ? 0 : -ENOMEM;
+}
+
+static void set_defaults(struct pcpa_defaults *d, const struct options *o, uint64_t managed,
+			 uint32_t low_wmark, uint32_t cpus)
+{
+	uint32_t batch = o->batch ? (uint32_t)o->batch : pcptune_zone_batch(managed);
+	uint32_t low = pcptune_zone_high_min(low_wmark, cpus, batch);
+
+	d->rules = (uint32_t)o->rules;
+	d->batch = batch;
+	d->scale_max = PCPTUNE_SCALE_MAX_DEFAULT;
+	d->high = d->rules == PCPTUNE_RULES_G0 ? 6 * batch : low;
+	d->high_min = d->high_max = d->high;
+	if (d->rules == PCPTUNE_RULES_G4)
+		d->high_max = pcptune_zone_high_max(managed, cpus, batch);
+	if (o->high)
+		d->high = d->high_min = d->high_max = (uint32_t)o->high;
+}
+
+static void size_zone(uint32_t i, const struct options *o)
+{
+	struct pcpa_zone *z = &pcpa_heap.zones[i];
+	uint32_t cpus = (pcpa_heap.n_run + pcpa_heap.n_zones - 1) / pcpa_heap.n_zones;
+	uint64_t limit = z->n_pages / 2 / cpus;
+
+	pcpa_limits_watermarks(z->n_pages, &z->wmark_low, &z->wmark_high);
+	set_defaults(&pcpa_heap.defaults[i], o, z->n_pages, z->wmark_low, cpus);
+	if (limit < HIGH_LIMIT_LEAST)
+		limit = HIGH_LIMIT_LEAST;
+	if (limit > z->n_pages / 8)
+		limit = z->n_pages / 8;
+	/* room for one largest move must remain below the 24 bits of a list word */
+	if (limit > PCPTUNE_MAX_HIGH - (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE))
+		limit = PCPTUNE_MAX_HIGH - (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE);
+	pcpa_heap.high_limit[i] = (uint32_t)limit;
+}
+
+static void first_gauges(const int *nodes)
+{
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
+		struct pcpa_zone *z = &pcpa_heap.zones[i];
+
+		z->gauges->id = i;
+		z->gauges->node = nodes[i];
+		z->gauges->managed_pages = z->n_pages;
+		z->gauges->low_wmark_pages = z->wmark_low;
+		pcpa_zone_publish(z);
+	}
+}
+
+static int set_up(void)
+{
+	struct options o = read_options();
+	int nodes[PCPTUNE_MAX_ZONES];
+	uint32_t n = pcpa_cpu_nodes(nodes);
+	int error;
+
+	for (uint32_t i = 0; i < o.zones; i++)
+		nodes[i] = -1;
+	error = reserve_zones(&o, nodes, o.zones ? (uint32_t)o.zones : n);
+	if (error)
+		return error;
+	pcpa_heap.n_virtual = (uint32_t)o.cpus;
+	pcpa_heap.n_slots = pcpa_cpu_slots(pcpa_heap.n_virtual);
+	pcpa_heap.n_run = o.cpus ? (uint32_t)o.cpus : pcpa_limits_run_cpus();
+	pcpa_heap.idle_ms = (uint32_t)o.idle_ms;
+	pcpa_heap.agent = o.agent;
+	pcpa_cpu_homes(nodes, !o.zones);
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		size_zone(i, &o);
+	error = pcpa_segment_make();
+	if (error)
+		return error;
+	first_gauges(nodes);
+	return pcpa_fork_register();
+}
+
+int pcpa_heap_start(void)
+{
+	int error = 0, saved = errno;
+
+	if (pcpa_in_zone)
+		return -EAGAIN;
+	pcpa_in_zone++;
+	pcpa_lock_take(&start_lock);
+	if (!pcpa_heap.ready) {
+		error = set_up();
+		if (!error)
+			__atomic_store_n(&pcpa_heap.ready, 1, __ATOMIC_RELEASE);
+	}
+	pcpa_lock_release(&start_lock);
+	pcpa_in_zone--;
+	errno = saved;
+	return error;
+}

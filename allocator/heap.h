@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The allocator of this process: its zones, CPU slots, segment and settings.
+ *
+ * Everything here is written once, under the lock of the first allocation, and published by
+ * `ready` (release); after that it is read without a lock. Exceptions are named at the field.
+ */
+#ifndef PCPA_HEAP_H
+#define PCPA_HEAP_H
+
+#include <pcptune/segment.h>
+
+#include "allocator/zone.h"
+
+/* What a pcp starts with, and goes back to when a lease runs out. */
+struct pcpa_defaults {
+	uint32_t rules, high, high_min, high_max, batch, scale_max;
+};
+
+struct pcpa_heap {
+	uint32_t ready; /* atomic: 0 not yet, 1 yes */
+	uint32_t n_zones;
+	uint32_t n_slots;   /* CPU slots per zone, the last is the shared one */
+	uint32_t n_run;	    /* CPUs that really run us */
+	uint32_t n_virtual; /* PCPALLOC_CPUS, 0: real CPUs */
+	uint32_t idle_ms;
+	uint32_t high_limit[PCPTUNE_MAX_ZONES];
+	bool agent;
+	struct pcpa_zone zones[PCPTUNE_MAX_ZONES];
+	struct pcpa_defaults defaults[PCPTUNE_MAX_ZONES]; /* words, relaxed: pcpa_set_limits() */
+	uint8_t home[PCPTUNE_MAX_CPUS];			  /* zone of a CPU slot */
+
+	/* the segment: address and geometry never change, not even over fork */
+	struct pcptune_seg_header *header;
+	char *cpus;
+	struct pcptune_proc_block *proc;
+	size_t segment_size;
+};
+
+extern struct pcpa_heap pcpa_heap;
+
+/* Sets up at the first call. 0, -EAGAIN (in the midst of it, from inside) or -ENOMEM. */
+int pcpa_heap_start(void);
+
+static inline int pcpa_heap_get(void)
+{
+	if (__builtin_expect(__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE), 1))
+		return 0;
+	return pcpa_heap_start();
+}
+
+/* fork: the lock of the first allocation */
+void pcpa_heap_lock(void);
+void pcpa_heap_unlock(void);
+
+static inline struct pcptune_cpu_block *pcpa_cpu_block(uint32_t zone, uint32_t slot)
+{
+	return (struct pcptune_cpu_block *)(pcpa_heap.cpus +
+					    ((size_t)zone * pcpa_heap.n_slots + slot) *
+						    sizeof(struct pcptune_cpu_block));
+}
+
+static inline void pcpa_proc_add(uint64_t *counter, uint64_t n)
+{
+	__atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
+}
+
+/* The zone of an address, NULL: none. Any thread, never blocks. */
+static inline struct pcpa_zone *pcpa_heap_zone_of(const void *address)
+{
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		if (pcpa_zone_has(&pcpa_heap.zones[i], address))
+			return &pcpa_heap.zones[i];
+	return NULL;
+}
+
+/* Counters of the preload library; NULL before the first allocation. */
+static inline struct pcptune_proc_block *pcpa_proc(void)
+{
+	return __atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE) ? pcpa_heap.proc : NULL;
+}
+
+/* A wrong free that the preload library noticed; no lock may be held. errno is kept. */
+void pcpa_report(const char *what, const void *address, unsigned order, const void *caller);
+
+/* Marks the segment as that of the preload library; before the first allocation. */
+void pcpa_heap_is_preload(void);
+extern uint32_t pcpa_heap_seg_flags;
+
+/* ---- cpu.c ---- */
+
+/* Slots for every possible CPU and the shared one; 2 .. PCPTUNE_MAX_CPUS. */
+uint32_t pcpa_cpu_slots(uint32_t n_virtual);
+/* Slot of the calling thread. */
+uint32_t pcpa_cpu_slot(void);
+/* NUMA nodes with memory, at least 1; nodes[] gets their numbers (-1: not known). */
+uint32_t pcpa_cpu_nodes(int nodes[PCPTUNE_MAX_ZONES]);
+/* Fills heap.home: the zone of every slot. by_node: zones are the nodes[]. */
+void pcpa_cpu_homes(const int *nodes, bool by_node);
+
+/* ---- segment.c ---- */
+
+/* Makes the segment (heap.header and geometry); never fails but for want of address space. */
+int pcpa_segment_make(void);
+/* fork: a private copy in the parent before, a segment of its own in the child after. */
+void pcpa_segment_snapshot(void);
+void pcpa_segment_drop_snapshot(void);
+void pcpa_segment_renew(void);
+/* The descriptor, verified to be still ours; -1: the segment is in anonymous memory, or lost. */
+int pcpa_segment_fd(void);
+
+#endif

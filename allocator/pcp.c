@@ -1,0 +1,702 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The lists: rings of block addresses, one word each.
+ *
+ * A ring holds the blocks at the positions tail .. tail + count - 1. Push and pop work at the
+ * upper end (the head, hot) by one addition to `word`, which is also the list's statistics
+ * (pcptune/segment.h). Refill and drain work at the lower end (the tail, cold) and move `tail`
+ * alone. A position becomes an index by adding `reserved`, which a fork sets so that both words
+ * can begin at zero with the blocks left in place.
+ *
+ * How much to move and when is asked of pcptune/rules.h; here is only the moving. A call that
+ * finds the lists locked goes to the zone directly. A call inside a signal handler that
+ * interrupted a zone lock (pcpa_in_zone) uses the lists as far as they go without the zone.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include <pcptune/rules.h>
+
+#include "allocator/deferred.h"
+#include "allocator/pcp.h"
+
+static const uint8_t list_orders[PCPTUNE_N_LISTS] = PCPTUNE_LIST_ORDERS;
+
+#define NO_LIST 0xffu
+static const uint8_t list_of[PCPA_ORDERS] = {0,	      1,       2,	3, NO_LIST, NO_LIST,
+					     NO_LIST, NO_LIST, NO_LIST, 4, NO_LIST};
+
+#define MAX_MOVE  (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE)
+#define RING_MIN  256u
+#define BULK_HOLD 64u
+#define SPINS	  100u
+#define OPS_MASK  ((UINT64_C(1) << 40) - 1)
+
+void pcpa_pcp_lock(struct pcptune_cpu_block *b)
+{
+	for (unsigned n = 0; !pcpa_pcp_trylock(b); n++) {
+		if (n % SPINS == SPINS - 1)
+			pcpa_yield();
+		else
+			pcpa_relax();
+	}
+}
+
+/* ---- words ---- */
+
+static inline uint32_t list_count(const struct pcptune_list *l)
+{
+	return (uint32_t)((pcpa_get(&l->word) - (uint64_t)pcpa_get(&l->tail)) & PCPTUNE_WORD_MASK);
+}
+
+static inline int64_t list_net(const struct pcptune_list *l)
+{
+	return pcpa_get(&l->tail) + list_count(l);
+}
+
+static inline uint64_t *list_slot(const struct pcptune_list *l, uint64_t position)
+{
+	uint64_t *ring = (uint64_t *)(uintptr_t)l->private_ring;
+
+	return &ring[((uint32_t)position + l->reserved) & (l->limit - 1)];
+}
+
+static inline uint64_t *pages_word(struct pcptune_cpu_block *b)
+{
+	return &b->pcp.reserved[PCPA_PCP_PAGES];
+}
+
+static uint64_t list_ops(const struct pcptune_list *l, uint64_t before)
+{
+	uint64_t ops = (pcpa_get(&l->word) - (uint64_t)list_net(l)) >> 24;
+
+	return before + ((ops - before) & OPS_MASK);
+}
+
+/* The 40 bits of a word last for hours; each slow path and each look of the agent extends them. */
+static void fold_ops(struct pcptune_cpu_block *b)
+{
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		uint64_t *ops = &b->pcp.reserved[PCPA_PCP_OPS + i];
+
+		pcpa_put(ops, list_ops(&b->list[i], pcpa_get(ops)));
+	}
+}
+
+void pcpa_pcp_totals(const struct pcptune_cpu_block *b, uint64_t *ret_allocated,
+		     uint64_t *ret_freed)
+{
+	uint64_t allocated = pcpa_get(&b->zctr.alloc_direct),
+		 freed = pcpa_get(&b->zctr.free_direct);
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		const struct pcptune_list *l = &b->list[i];
+		uint64_t ops = list_ops(l, pcpa_get(&b->pcp.reserved[PCPA_PCP_OPS + i]));
+		uint64_t net = (uint64_t)list_net(l);
+
+		allocated += (ops - net) / 2 << list_orders[i];
+		freed += (ops + net) / 2 << list_orders[i];
+	}
+	*ret_allocated = allocated;
+	*ret_freed = freed;
+}
+
+static inline void push(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
+			void *block, unsigned order)
+{
+	uint64_t word = pcpa_get(&l->word);
+
+	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED, order);
+	*list_slot(l, word) = (uintptr_t)block;
+	pcpa_put(&l->word, word + PCPTUNE_WORD_PUSH);
+	pcpa_count(pages_word(b), 1u << order);
+}
+
+static inline void *pop(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
+			unsigned order)
+{
+	uint64_t word = pcpa_get(&l->word);
+	void *block = (void *)(uintptr_t)*list_slot(l, word - 1);
+
+	pcpa_put(&l->word, word + PCPTUNE_WORD_POP);
+	pcpa_put(pages_word(b), pcpa_pcp_pages(b) - (1u << order));
+	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_IN_USE, order);
+	return block;
+}
+
+/* ---- rule state ---- */
+
+static inline void state_load(const struct pcptune_pcp *p, struct pcptune_rule_state *s)
+{
+	s->rules = pcpa_get(&p->rules);
+	s->high = pcpa_get(&p->high);
+	s->high_min = pcpa_get(&p->high_min);
+	s->high_max = pcpa_get(&p->high_max);
+	s->batch = pcpa_get(&p->batch);
+	s->scale_max = pcpa_get(&p->scale_max);
+	s->alloc_factor = pcpa_get(&p->alloc_factor);
+	s->free_count = pcpa_get(&p->free_count);
+	s->flags = pcpa_get(&p->flags);
+}
+
+/* What rules may move. */
+static inline void state_store(struct pcptune_pcp *p, const struct pcptune_rule_state *s)
+{
+	uint32_t high = pcpa_get(&p->high);
+
+	if (high != s->high) {
+		if (high < s->high)
+			pcpa_count(&p->high_raised, 1);
+		pcpa_put(&p->high, s->high);
+	}
+	pcpa_put(&p->alloc_factor, s->alloc_factor);
+	pcpa_put(&p->free_count, s->free_count);
+	pcpa_put(&p->flags, s->flags);
+}
+
+static uint32_t max_move(const struct pcptune_pcp *p)
+{
+	return pcptune_max_u32(1, pcpa_get(&p->batch) << pcpa_get(&p->scale_max));
+}
+
+/* ---- first use of a CPU ---- */
+
+static uint32_t ring_capacity(uint32_t high_limit, unsigned order)
+{
+	uint32_t want = (high_limit + MAX_MOVE) >> order, n = RING_MIN;
+
+	while (n < want)
+		n *= 2;
+	return n;
+}
+
+static size_t rings_size(uint32_t high_limit)
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
+		n += ring_capacity(high_limit, list_orders[i]);
+	return n * sizeof(uint64_t);
+}
+
+/* Address space for the rings, with half the room as often as it takes. */
+static void map_rings(struct pcptune_cpu_block *b, uint32_t high_limit)
+{
+	char *map = MAP_FAILED;
+
+	for (; high_limit; high_limit /= 2) {
+		map = mmap(NULL, rings_size(high_limit), PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (map != MAP_FAILED)
+			break;
+	}
+	if (map == MAP_FAILED)
+		high_limit = 0;
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS && high_limit; i++) {
+		uint32_t n = ring_capacity(high_limit, list_orders[i]);
+
+		b->list[i].private_ring = (uintptr_t)map;
+		b->list[i].limit = n;
+		map += n * sizeof(uint64_t);
+	}
+	pcpa_put(&b->pcp.high_limit, high_limit);
+}
+
+static void set_defaults(struct pcptune_cpu_block *b, uint32_t zone)
+{
+	const struct pcpa_defaults *d = &pcpa_heap.defaults[zone];
+	struct pcptune_pcp *p = &b->pcp;
+	uint32_t most = pcpa_get(&p->high_limit);
+
+	pcpa_put(&p->rules, pcpa_get(&d->rules));
+	pcpa_put(&p->high_min, pcptune_min_u32(pcpa_get(&d->high_min), most));
+	pcpa_put(&p->high_max, pcptune_min_u32(pcpa_get(&d->high_max), most));
+	pcpa_put(&p->batch, pcpa_get(&d->batch));
+	pcpa_put(&p->scale_max, pcpa_get(&d->scale_max));
+	pcpa_put(&p->high, pcptune_min_u32(pcpa_get(&d->high), most));
+	pcpa_put(&p->alloc_factor, 0);
+	pcpa_put(&p->free_count, 0);
+}
+
+static void start(struct pcptune_cpu_block *b, uint32_t zone)
+{
+	int saved = errno;
+
+	map_rings(b, pcpa_heap.high_limit[zone]);
+	set_defaults(b, zone);
+	pcpa_put(&b->pcp.reserved[PCPA_PCP_STATE], PCPA_PCP_READY);
+	errno = saved;
+}
+
+/* ---- drain ---- */
+
+/* One block off the tail into the zone. */
+static void give_coldest(struct pcpa_zone *z, struct pcptune_list *l, unsigned order)
+{
+	int64_t tail = pcpa_get(&l->tail);
+	void *block = (void *)(uintptr_t)*list_slot(l, (uint64_t)tail);
+
+	pcpa_zone_give(z, pcpa_page_number(z, block), order, PCPA_BACKED);
+	pcpa_put(&l->tail, tail + 1);
+}
+
+static void count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause)
+{
+	pcpa_count(&c->drains, 1);
+	pcpa_count(&c->free_zone, pages);
+	if (cause == PCPA_DRAIN_DECAY)
+		pcpa_count(&c->decay_pages, pages);
+	if (cause == PCPA_DRAIN_TRIM)
+		pcpa_count(&c->trim_pages, pages);
+}
+
+/* One hold of the zone lock; returns pages moved. `at` is the list that was left. */
+static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned *at,
+			    uint64_t pages, enum pcpa_cause cause)
+{
+	uint64_t done = 0, held = pcpa_pcp_pages(b);
+
+	while (done < pages && done < held) {
+		struct pcptune_list *l = &b->list[*at];
+
+		if (!list_count(l)) {
+			*at = (*at + 1) % PCPTUNE_N_LISTS;
+			continue;
+		}
+		give_coldest(z, l, list_orders[*at]);
+		done += 1u << list_orders[*at];
+	}
+	pcpa_put(pages_word(b), held - done);
+	count_drain(&b->zctr, done, cause);
+	return done;
+}
+
+void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
+		    uint64_t pages, enum pcpa_cause cause, enum pcpa_path path)
+{
+	uint64_t most = max_move(&b->pcp);
+	bool fired = cause == PCPA_DRAIN_HIGH_ORDER;
+
+	while (pages && pcpa_pcp_pages(b)) {
+		uint64_t done;
+
+		pcpa_zone_enter(z, path, &b->zctr);
+		done = drain_chunk(z, b, &first, pages < most ? pages : most, cause);
+		if (fired)
+			pcpa_count(&b->zctr.free_high, 1);
+		fired = false;
+		pcpa_zone_leave(z);
+		pages -= done < pages ? done : pages;
+	}
+}
+
+/* ---- control ---- */
+
+/* A value of a control word: kept, taken, or clamped and counted. */
+static uint32_t control_value(const uint32_t *word, uint32_t now, uint32_t least, uint32_t most)
+{
+	uint32_t v = pcpa_get(word), clamped;
+
+	if (v == PCPTUNE_KEEP)
+		return now;
+	clamped = pcptune_clamp_u32(v, least, most);
+	if (clamped != v)
+		pcpa_proc_add(&pcpa_heap.proc->controls_refused, 1);
+	return clamped;
+}
+
+/* Blocks on lists that this generation does not have would never be handed out. */
+static void drop_lists(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path)
+{
+	uint32_t rules = pcpa_get(&b->pcp.rules);
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		uint64_t pages = (uint64_t)list_count(&b->list[i]) << list_orders[i];
+
+		if (pages && !pcptune_rules_has_list(rules, list_orders[i]))
+			pcpa_pcp_drain(z, b, i, pages, PCPA_DRAIN_TRIM, path);
+	}
+}
+
+/* The lists, after any of the values moved. */
+static void settle(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path)
+{
+	uint64_t pages, high = pcpa_get(&b->pcp.high);
+
+	drop_lists(z, b, path);
+	pages = pcpa_pcp_pages(b);
+	if (pages > high)
+		pcpa_pcp_drain(z, b, 0, pages - high, PCPA_DRAIN_TRIM, path);
+}
+
+/*
+ * Bounds follow an explicit high where the generation does not tune itself: there they say no more
+ * than high does. Else high is kept within them; a lower bound above the upper one wins.
+ */
+static void set_highs(struct pcptune_pcp *p, uint32_t high, bool given, bool min_given,
+		      bool max_given, uint32_t min, uint32_t max)
+{
+	if (given && pcpa_get(&p->rules) != PCPTUNE_RULES_G4) {
+		if (!min_given)
+			min = pcptune_min_u32(min, high);
+		if (!max_given)
+			max = pcptune_max_u32(max, high);
+	}
+	max = pcptune_max_u32(min, max);
+	pcpa_put(&p->high_min, min);
+	pcpa_put(&p->high_max, max);
+	pcpa_put(&p->high, pcptune_clamp_u32(high, min, max));
+}
+
+static void take_rules(struct pcptune_pcp *p, uint32_t rules)
+{
+	if (rules == PCPTUNE_KEEP || rules == pcpa_get(&p->rules))
+		return;
+	if (!pcptune_rules_known(rules)) {
+		pcpa_proc_add(&pcpa_heap.proc->controls_refused, 1);
+		return;
+	}
+	pcpa_put(&p->rules, rules);
+	pcpa_put(&p->alloc_factor, 0);
+	pcpa_put(&p->free_count, 0);
+}
+
+static void take_values(struct pcptune_pcp *p, const struct pcptune_ctl *c)
+{
+	uint32_t most = pcpa_get(&p->high_limit), high, min, max;
+
+	take_rules(p, pcpa_get(&c->rules));
+	pcpa_put(&p->batch, control_value(&c->batch, pcpa_get(&p->batch), 1, PCPTUNE_MAX_BATCH));
+	pcpa_put(&p->scale_max,
+		 control_value(&c->scale_max, pcpa_get(&p->scale_max), 0, PCPTUNE_MAX_SCALE));
+	high = control_value(&c->high, pcpa_get(&p->high), 0, most);
+	min = control_value(&c->high_min, pcpa_get(&p->high_min), 0, most);
+	max = control_value(&c->high_max, pcpa_get(&p->high_max), 0, most);
+	set_highs(p, high, pcpa_get(&c->high) != PCPTUNE_KEEP,
+		  pcpa_get(&c->high_min) != PCPTUNE_KEEP, pcpa_get(&c->high_max) != PCPTUNE_KEEP,
+		  min, max);
+}
+
+bool pcpa_lease_valid(void)
+{
+	uint64_t until = pcpa_get(&pcpa_heap.header->lease_until_ns);
+
+	return until && (until == UINT64_MAX || pcpa_now_ns() < until);
+}
+
+/* A lease that was given and ran out: back to our own values. Counted once for each lease. */
+static bool lease_ran_out(void)
+{
+	static uint64_t counted;
+	uint64_t until = pcpa_get(&pcpa_heap.header->lease_until_ns), before = pcpa_get(&counted);
+
+	if (!until || until == UINT64_MAX || pcpa_now_ns() < until)
+		return false;
+	if (before != until && __atomic_compare_exchange_n(&counted, &before, until, false,
+							   __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		pcpa_proc_add(&pcpa_heap.proc->lease_expired, 1);
+	return true;
+}
+
+void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path)
+{
+	struct pcptune_pcp *p = &b->pcp;
+	uint32_t seq = __atomic_load_n(&b->ctl.seq, __ATOMIC_ACQUIRE);
+	uint64_t *state = &p->reserved[PCPA_PCP_STATE];
+
+	if (seq == pcpa_get(&p->ack_seq) && !(pcpa_get(state) & PCPA_PCP_ADOPTED))
+		return;
+	if (lease_ran_out()) {
+		if (!(pcpa_get(state) & PCPA_PCP_ADOPTED))
+			return;
+		set_defaults(b, z->id);
+		pcpa_put(state, PCPA_PCP_READY);
+		settle(z, b, path);
+		return;
+	}
+	if (seq == pcpa_get(&p->ack_seq))
+		return;
+	if (!pcpa_pcp_ready(b))
+		start(b, z->id);
+	take_values(p, &b->ctl);
+	pcpa_put(state, PCPA_PCP_READY | PCPA_PCP_ADOPTED);
+	pcpa_count(&p->controls_adopted, 1);
+	__atomic_store_n(&p->ack_seq, seq, __ATOMIC_RELEASE);
+	settle(z, b, path);
+}
+
+void pcpa_pcp_set(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t high,
+		  uint32_t high_min, uint32_t high_max, uint32_t batch)
+{
+	struct pcptune_pcp *p = &b->pcp;
+	struct pcptune_ctl words = {.high = high ? high : PCPTUNE_KEEP,
+				    .high_min = high_min ? high_min : PCPTUNE_KEEP,
+				    .high_max = high_max ? high_max : PCPTUNE_KEEP,
+				    .batch = batch ? batch : PCPTUNE_KEEP,
+				    .scale_max = PCPTUNE_KEEP,
+				    .rules = PCPTUNE_KEEP};
+
+	if (!pcpa_pcp_ready(b))
+		start(b, z->id);
+	take_values(p, &words);
+	settle(z, b, PCPA_PATH_FREE);
+}
+
+void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
+{
+	struct pcptune_rule_state s;
+	uint32_t pages;
+
+	fold_ops(b);
+	state_load(&b->pcp, &s);
+	pages = pcptune_rules_tick(&s, (uint32_t)pcpa_pcp_pages(b));
+	state_store(&b->pcp, &s);
+	if (pages)
+		pcpa_pcp_drain(z, b, 0, pages, PCPA_DRAIN_DECAY, PCPA_PATH_AGENT);
+}
+
+/* ---- refill ---- */
+
+/*
+ * Takes n blocks of the zone onto the tail, in the order the zone gives them (ascending within
+ * what was split), so that the first is handed out first. Returns how many there were.
+ */
+static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
+			unsigned order, uint32_t n)
+{
+	int64_t tail = pcpa_get(&l->tail);
+	uint32_t got = 0;
+
+	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
+	for (; got < n; got++) {
+		uint32_t pfn = pcpa_zone_take(z, order, PCPA_LISTED);
+
+		if (pfn == PCPA_NO_PAGE)
+			break;
+		*list_slot(l, (uint64_t)(tail - 1 - got)) = (uintptr_t)pcpa_page_address(z, pfn);
+	}
+	if (got) {
+		pcpa_put(&l->tail, tail - got);
+		pcpa_count(pages_word(b), (uint64_t)got << order);
+		pcpa_count(&b->zctr.alloc_zone, (uint64_t)got << order);
+		pcpa_count(&b->zctr.refills, 1);
+	}
+	pcpa_zone_leave(z);
+	return got;
+}
+
+static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+		       unsigned order)
+{
+	struct pcptune_list *l = &b->list[list];
+	struct pcptune_rule_state s;
+	uint32_t n;
+
+	pcpa_pcp_control(z, b, PCPA_PATH_ALLOC);
+	fold_ops(b);
+	state_load(&b->pcp, &s);
+	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
+	state_store(&b->pcp, &s);
+	return move_in(z, b, l, order, pcptune_min_u32(n, l->limit));
+}
+
+/* ---- straight to the zone ---- */
+
+static void *alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
+			  bool busy)
+{
+	uint32_t pfn;
+
+	if (pcpa_in_zone)
+		return NULL;
+	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
+	pfn = pcpa_zone_take(z, order, PCPA_IN_USE);
+	if (pfn != PCPA_NO_PAGE) {
+		pcpa_count(&b->zctr.alloc_zone, 1u << order);
+		pcpa_count(&b->zctr.alloc_direct, 1u << order);
+	}
+	if (busy)
+		pcpa_count(&b->zctr.pcp_busy, 1);
+	pcpa_zone_leave(z);
+	return pfn == PCPA_NO_PAGE ? NULL : pcpa_page_address(z, pfn);
+}
+
+static void free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
+			unsigned order, bool busy)
+{
+	if (pcpa_in_zone) {
+		pcpa_deferred_push(block, order);
+		return;
+	}
+	pcpa_zone_enter(z, PCPA_PATH_FREE, &b->zctr);
+	pcpa_zone_give(z, pcpa_page_number(z, block), order, PCPA_BACKED);
+	pcpa_count(&b->zctr.free_zone, 1u << order);
+	pcpa_count(&b->zctr.free_direct, 1u << order);
+	if (busy)
+		pcpa_count(&b->zctr.pcp_busy, 1);
+	pcpa_zone_leave(z);
+}
+
+/* ---- allocation and free ---- */
+
+/* With the lists locked; may go to the zone. */
+static void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+			 unsigned order)
+{
+	struct pcptune_list *l = &b->list[list];
+
+	if (__builtin_expect(list_count(l) != 0, 1))
+		return pop(z, b, l, order);
+	if (pcpa_in_zone)
+		return NULL;
+	if (!pcpa_pcp_ready(b))
+		start(b, z->id);
+	if (!l->limit || !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
+		return alloc_direct(z, b, order, false);
+	return refill(z, b, list, order) ? pop(z, b, l, order) : NULL;
+}
+
+void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+	unsigned list = list_of[order];
+	void *block;
+
+	if (list == NO_LIST || !pcpa_pcp_trylock(b))
+		return alloc_direct(z, b, order, list != NO_LIST);
+	if (pcpa_get(&b->pcp.rules) != PCPTUNE_RULES_G0)
+		pcpa_put(&b->pcp.free_count, pcpa_get(&b->pcp.free_count) >> 1);
+	block = take_locked(z, b, list, order);
+	pcpa_pcp_unlock(b);
+	return block;
+}
+
+size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
+			   void **blocks)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+	unsigned list = list_of[order];
+	bool listed = list != NO_LIST && pcpa_pcp_trylock(b);
+	size_t got = 0;
+
+	n = n < BULK_HOLD ? n : BULK_HOLD;
+	for (; got < n; got++) {
+		blocks[got] = listed ? take_locked(z, b, list, order)
+				     : alloc_direct(z, b, order, list != NO_LIST);
+		if (!blocks[got])
+			break;
+	}
+	if (listed)
+		pcpa_pcp_unlock(b);
+	return got;
+}
+
+/* No room in the ring, or first use of this CPU by a free. False: the block can not go here. */
+static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list)
+{
+	if (pcpa_in_zone)
+		return false;
+	if (!pcpa_pcp_ready(b))
+		start(b, z->id);
+	if (list_count(&b->list[list]) >= b->list[list].limit)
+		pcpa_pcp_drain(z, b, list, max_move(&b->pcp), PCPA_DRAIN_FULL, PCPA_PATH_FREE);
+	return list_count(&b->list[list]) < b->list[list].limit;
+}
+
+/* With the lists locked. False: the block has to go to the zone. */
+static bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list, void *block,
+		       unsigned order)
+{
+	struct pcptune_list *l = &b->list[list];
+	struct pcptune_rule_state s;
+	bool fired;
+	uint32_t pages;
+
+	if (list_count(l) >= l->limit && !make_room(z, b, list))
+		return false;
+	state_load(&b->pcp, &s);
+	if (order && !pcptune_rules_has_list(s.rules, order))
+		return false;
+	push(z, b, l, block, order);
+	pages = pcptune_rules_free(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state),
+				   &fired);
+	state_store(&b->pcp, &s);
+	if (__builtin_expect(pages && !pcpa_in_zone, 0)) {
+		fold_ops(b);
+		pcpa_pcp_drain(z, b, list, pages, fired ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL,
+			       PCPA_PATH_FREE);
+		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
+	}
+	return true;
+}
+
+void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
+			void *const *blocks)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+	unsigned list = list_of[order];
+
+	while (n) {
+		size_t part = n < BULK_HOLD ? n : BULK_HOLD;
+		bool listed = list != NO_LIST && pcpa_pcp_trylock(b);
+
+		for (size_t i = 0; i < part; i++)
+			if (!listed || !put_locked(z, b, list, blocks[i], order))
+				free_direct(z, b, blocks[i], order, !listed && list != NO_LIST);
+		if (listed)
+			pcpa_pcp_unlock(b);
+		blocks += part;
+		n -= part;
+	}
+}
+
+/* ---- fork and audit ---- */
+
+void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone)
+{
+	uint64_t *state = &b->pcp.reserved[PCPA_PCP_STATE];
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		struct pcptune_list *l = &b->list[i];
+
+		l->reserved += (uint32_t)list_net(l);
+		l->tail = -(int64_t)list_count(l);
+		l->word = 0;
+		b->pcp.reserved[PCPA_PCP_OPS + i] = 0;
+	}
+	b->ctl = (struct pcptune_ctl){0};
+	b->zctr = (struct pcptune_zctr){0};
+	b->pcp.ack_seq = 0;
+	b->pcp.controls_adopted = 0;
+	b->pcp.high_raised = 0;
+	if (*state & PCPA_PCP_ADOPTED) {
+		*state = PCPA_PCP_READY;
+		set_defaults(b, zone);
+	}
+}
+
+const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t mark)
+{
+	uint64_t pages = 0;
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		const struct pcptune_list *l = &b->list[i];
+		uint32_t n = list_count(l);
+
+		if (n > l->limit)
+			return "a list holds more than its ring";
+		for (uint32_t k = 0; k < n; k++) {
+			void *block = (void *)(uintptr_t)*list_slot(l, (uint64_t)(l->tail + k));
+			uint32_t pfn = pcpa_page_number(z, block);
+
+			if (!pcpa_zone_has(z, block) || pfn >= z->grown ||
+			    pcpa_tag_get(z, pfn) != pcpa_tag(PCPA_LISTED, list_orders[i]))
+				return "a block on a list is not marked so";
+			if (z->pages[pfn].stamp == mark)
+				return "a block is on the lists twice";
+			z->pages[pfn].stamp = mark;
+		}
+		pages += (uint64_t)n << list_orders[i];
+	}
+	return pages == pcpa_pcp_pages(b) ? NULL : "the total of pages on lists is wrong";
+}

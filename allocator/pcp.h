@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The lists of one CPU in front of one zone.
+ *
+ * All their words lie in the segment (struct pcptune_cpu_block) and are written under pcp.lock,
+ * except `ctl` (the daemon) and `zctr` (the zone lock). Callers of the program only ever try the
+ * lock, and go to the zone when it is held; agent, audit, trim and fork wait for it. Lock order:
+ * lists by (zone, slot), then zones.
+ */
+#ifndef PCPA_PCP_H
+#define PCPA_PCP_H
+
+#include "allocator/heap.h"
+
+/* Our use of pcptune_pcp.reserved[]. */
+enum {
+	PCPA_PCP_PAGES = 0, /* pages on all lists */
+	PCPA_PCP_STATE = 1, /* PCPA_PCP_* below */
+	PCPA_PCP_OPS = 3,   /* five words: operations of each list, folded to 64 bits */
+};
+
+#define PCPA_PCP_READY	 1u /* defaults set, rings mapped */
+#define PCPA_PCP_ADOPTED 2u /* holds values of the daemon */
+
+/* Why pages leave a list. */
+enum pcpa_cause { PCPA_DRAIN_FULL, PCPA_DRAIN_HIGH_ORDER, PCPA_DRAIN_DECAY, PCPA_DRAIN_TRIM };
+
+static inline bool pcpa_pcp_trylock(struct pcptune_cpu_block *b)
+{
+	return !pcpa_get(&b->pcp.lock) && !__atomic_exchange_n(&b->pcp.lock, 1, __ATOMIC_ACQUIRE);
+}
+
+void pcpa_pcp_lock(struct pcptune_cpu_block *b);
+
+static inline void pcpa_pcp_unlock(struct pcptune_cpu_block *b)
+{
+	__atomic_store_n(&b->pcp.lock, 0, __ATOMIC_RELEASE);
+}
+
+static inline uint64_t pcpa_pcp_pages(const struct pcptune_cpu_block *b)
+{
+	return pcpa_get(&b->pcp.reserved[PCPA_PCP_PAGES]);
+}
+
+/* A CPU that never called and was never steered has nothing to look after. */
+static inline bool pcpa_pcp_ready(const struct pcptune_cpu_block *b)
+{
+	return pcpa_get(&b->pcp.reserved[PCPA_PCP_STATE]) & PCPA_PCP_READY;
+}
+
+/*
+ * One block for the caller: from the lists of (zone, slot), or the zone. NULL: the zone has none,
+ * or (pcpa_in_zone set) it can not be asked now.
+ */
+void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order);
+/* Up to n blocks; the state of the rules for consecutive frees does not move. */
+size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
+			   void **blocks);
+/* Blocks of one order in zone z, checked by the caller. Always succeeds. */
+void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
+			void *const *blocks);
+
+/* ---- with the lists locked, no zone lock held ---- */
+
+/* Moves pages to the zone, coldest first, beginning with list `first`, in bounded chunks. */
+void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
+		    uint64_t pages, enum pcpa_cause cause, enum pcpa_path path);
+/* Takes new control words over, or gives them up when the lease ran out. */
+void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path);
+/* One second of decay. */
+void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b);
+/* As a control word would; 0 keeps a value. */
+void pcpa_pcp_set(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t high,
+		  uint32_t high_min, uint32_t high_max, uint32_t batch);
+/* Lists against tags and totals; marks listed blocks with `mark`. NULL: sound. */
+const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t mark);
+/* In the child of a fork: counters to zero, lists kept. */
+void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone);
+
+/* ---- anywhere ---- */
+
+/* alloc_pages and free_pages of (zone, slot). */
+void pcpa_pcp_totals(const struct pcptune_cpu_block *b, uint64_t *ret_allocated,
+		     uint64_t *ret_freed);
+/* Is the daemon's word in force now? */
+bool pcpa_lease_valid(void);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The next malloc: what serves a program's small and very large requests.
+ *
+ * It is found with dlsym(RTLD_NEXT), so it is libc's, or that of a library that the program is
+ * linked with. dlsym() may itself allocate. A thread-local flag tells such a call from all others,
+ * and a static arena serves it. Two threads may look up at the same time: both find the same
+ * addresses, and each stores them whole (relaxed) before the flag `found` (release), so a reader
+ * that sees the flag (acquire) sees all of them. No lock is held while the dynamic linker runs.
+ */
+#include "allocator/preload.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+
+static struct preload_next next;
+static bool found;
+static PRELOAD_TLS bool looking;
+
+static const struct {
+	const char *name;
+	size_t offset; /* of a member of struct preload_next: all are pointers */
+} names[] = {
+	{"malloc", offsetof(struct preload_next, malloc)},
+	{"calloc", offsetof(struct preload_next, calloc)},
+	{"realloc", offsetof(struct preload_next, realloc)},
+	{"free", offsetof(struct preload_next, free)},
+	{"reallocarray", offsetof(struct preload_next, reallocarray)},
+	{"memalign", offsetof(struct preload_next, memalign)},
+	{"posix_memalign", offsetof(struct preload_next, posix_memalign)},
+	{"aligned_alloc", offsetof(struct preload_next, aligned_alloc)},
+	{"valloc", offsetof(struct preload_next, valloc)},
+	{"pvalloc", offsetof(struct preload_next, pvalloc)},
+	{"malloc_usable_size", offsetof(struct preload_next, usable_size)},
+};
+
+static void look_up(void)
+{
+	int e = errno;
+	size_t i;
+
+	looking = true;
+	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		void *f = dlsym(RTLD_NEXT, names[i].name);
+
+		__atomic_store_n((void **)((char *)&next + names[i].offset), f, __ATOMIC_RELAXED);
+	}
+	looking = false;
+	__atomic_store_n(&found, true, __ATOMIC_RELEASE);
+	errno = e;
+}
+
+const struct preload_next *preload_next(void)
+{
+	if (__builtin_expect(!__atomic_load_n(&found, __ATOMIC_ACQUIRE), 0)) {
+		if (looking)
+			return NULL;
+		look_up();
+	}
+	return &next;
+}
+
+/* ---- the arena ---- */
+
+#define ARENA_SIZE 32768u
+#define ARENA_UNIT 16u /* header and least alignment */
+
+static _Alignas(ARENA_UNIT) unsigned char arena[ARENA_SIZE];
+static size_t arena_used;
+
+/* Where a block of size bytes ends that begins after `used`; its start goes to *ret_start. */
+static size_t arena_place(size_t used, size_t align, size_t size, size_t *ret_start)
+{
+	uintptr_t base = (uintptr_t)arena, at = base + used + ARENA_UNIT;
+
+	at = (at + align - 1) & ~(uintptr_t)(align - 1);
+	*ret_start = at - base;
+	return *ret_start + ((size + ARENA_UNIT - 1) & ~(size_t)(ARENA_UNIT - 1));
+}
+
+void *preload_arena_alloc(size_t align, size_t size)
+{
+	size_t used = __atomic_load_n(&arena_used, __ATOMIC_RELAXED), start, end;
+
+	if (align < ARENA_UNIT)
+		align = ARENA_UNIT;
+	do {
+		if (size > ARENA_SIZE || align > ARENA_SIZE)
+			goto full;
+		end = arena_place(used, align, size, &start);
+		if (end > ARENA_SIZE)
+			goto full;
+	} while (!__atomic_compare_exchange_n(&arena_used, &used, end, true, __ATOMIC_RELAXED,
+					      __ATOMIC_RELAXED));
+	/* the unit before the block is inside what was just claimed, so it is ours alone */
+	*(size_t *)(void *)(arena + start - ARENA_UNIT) = size;
+	return arena + start;
+full:
+	errno = ENOMEM;
+	return NULL;
+}
+
+bool preload_arena_owns(const void *p)
+{
+	return (uintptr_t)p - (uintptr_t)arena < ARENA_SIZE;
+}
+
+size_t preload_arena_size(const void *p)
+{
+	return *(const size_t *)(const void *)((const unsigned char *)p - ARENA_UNIT);
+}
+
+/* ---- who serves the program ---- */
+
+/*
+ * Is `bound`, the address that a name has for the program, our function? An executable that is not
+ * position-independent may give its own procedure-linkage entry as the address of a function that
+ * is defined elsewhere: its symbol is undefined there, and calls go through it to ours.
+ */
+static bool is_ours(void *bound, uintptr_t ours)
+{
+	Dl_info info;
+	ElfW(Sym) *symbol = NULL;
+
+	if ((uintptr_t)bound == ours)
+		return true;
+	if (!bound || !dladdr1(bound, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol)
+		return false;
+	return symbol->st_shndx == SHN_UNDEF;
+}
+
+bool preload_next_is_bound(void *(*our_malloc)(size_t), void (*our_free)(void *))
+{
+	return is_ours(dlsym(RTLD_DEFAULT, "malloc"), (uintptr_t)our_malloc) &&
+	       is_ours(dlsym(RTLD_DEFAULT, "free"), (uintptr_t)our_free);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+/* Descriptors that the program may close behind our back. */
+#ifndef PCPA_SEGMENT_H
+#define PCPA_SEGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pcpa_fd {
+	int fd; /* -1: none */
+	uint64_t dev, ino;
+};
+
+/* Moves fd to a high number and remembers what it is. Takes fd over, also when it fails. */
+bool pcpa_fd_keep(struct pcpa_fd *f, int fd);
+/* The number if it still is what it was, else -1 (and the number is forgotten, not closed). */
+int pcpa_fd_use(struct pcpa_fd *f);
+/* Closes it, if it still is ours. */
+void pcpa_fd_drop(struct pcpa_fd *f);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A zone: a reserved range of pages, its buddy system, and the one lock in front of it.
+ *
+ * Everything here but `base`, `n_pages`, `pages` and the tags is written under the lock. A page
+ * that starts a block has a tag (state and order); all other pages have tag 0, so that every
+ * address tells whether it is the start of a block, and in which of the places it is. Tags of
+ * blocks in the zone change under the zone lock, tags on a list under the lock of that list, tags
+ * in use by their owner; readers that own nothing (a merge that looks at its neighbour, the check
+ * of a wrong free) see one whole 16-bit word.
+ */
+#ifndef PCPA_ZONE_H
+#define PCPA_ZONE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <pcptune/segment.h>
+
+#include "allocator/lock.h"
+#include "allocator/sys.h"
+
+#define PCPA_ORDERS	(PCPTUNE_MAX_ORDER + 1)
+#define PCPA_BLOCK	(1u << PCPTUNE_MAX_ORDER) /* pages the zone grows by */
+#define PCPA_NO_PAGE	UINT32_MAX
+#define PCPA_ZONE_ALIGN ((size_t)PCPA_BLOCK << PCPTUNE_PAGE_SHIFT)
+
+/* Where a block is. 0: this page starts none. */
+enum pcpa_place { PCPA_NOWHERE, PCPA_FREE, PCPA_IN_USE, PCPA_LISTED, PCPA_RETURNING };
+
+/* Free blocks with memory behind them, and those without. */
+enum pcpa_kind { PCPA_BACKED, PCPA_BARE, PCPA_KINDS };
+
+enum pcpa_path { PCPA_PATH_ALLOC, PCPA_PATH_FREE, PCPA_PATH_AGENT };
+
+struct pcpa_page {
+	uint32_t prev; /* page number + 1 in its free list, 0: none */
+	uint32_t next;
+	uint16_t tag;	/* place << 8 | order */
+	uint16_t kind;	/* of a free block */
+	uint32_t stamp; /* free: tick at which it became so; listed: number of the last audit */
+};
+_Static_assert(sizeof(struct pcpa_page) == 16, "16 bytes a page");
+
+struct pcpa_zone {
+	struct pcpa_lock lock;
+	uint32_t id;
+	uintptr_t base;
+	uint32_t n_pages; /* managed; a multiple of PCPA_BLOCK */
+	uint32_t grown;	  /* pages below were used once; grows only */
+	struct pcpa_page *pages;
+	uint64_t free_pages; /* below `grown`, those being returned included */
+	uint64_t bare_pages; /* the part of free_pages without memory */
+	uint64_t returning;  /* the part of free_pages taken out for madvise */
+	uint32_t state;	     /* PCPTUNE_ZS_*, read anywhere */
+	uint32_t tick;	     /* time for stamps; moved by the agent */
+	uint32_t wmark_low, wmark_high;
+	uint32_t mask[PCPA_KINDS];		/* orders with a free block */
+	uint32_t head[PCPA_KINDS][PCPA_ORDERS]; /* page number + 1 */
+	uint32_t tail[PCPA_KINDS][PCPA_ORDERS];
+	struct pcptune_zone_block *gauges;
+	/* of the hold in progress */
+	struct pcptune_zctr *ctr;
+	enum pcpa_path path;
+	uint32_t holds;
+	uint64_t hold_start; /* 0: not timed */
+} __attribute__((aligned(128)));
+
+/*
+ * Not 0 while this thread tries for or holds a zone lock. A signal handler that finds it set must
+ * not wait for any zone lock: its own thread may be the holder.
+ */
+extern _Thread_local int pcpa_in_zone __attribute__((tls_model("initial-exec")));
+
+static inline uint16_t pcpa_tag(enum pcpa_place place, unsigned order)
+{
+	return (uint16_t)((unsigned)place << 8 | order);
+}
+
+static inline void pcpa_tag_set(struct pcpa_zone *z, uint32_t pfn, enum pcpa_place p,
+				unsigned order)
+{
+	__atomic_store_n(&z->pages[pfn].tag, pcpa_tag(p, order), __ATOMIC_RELEASE);
+}
+
+static inline uint16_t pcpa_tag_get(const struct pcpa_zone *z, uint32_t pfn)
+{
+	return __atomic_load_n(&z->pages[pfn].tag, __ATOMIC_ACQUIRE);
+}
+
+static inline void *pcpa_page_address(const struct pcpa_zone *z, uint32_t pfn)
+{
+	return (void *)(z->base + ((uintptr_t)pfn << PCPTUNE_PAGE_SHIFT));
+}
+
+static inline uint32_t pcpa_page_number(const struct pcpa_zone *z, const void *address)
+{
+	return (uint32_t)(((uintptr_t)address - z->base) >> PCPTUNE_PAGE_SHIFT);
+}
+
+static inline bool pcpa_zone_has(const struct pcpa_zone *z, const void *address)
+{
+	return (uintptr_t)address - z->base < (uintptr_t)z->n_pages << PCPTUNE_PAGE_SHIFT;
+}
+
+/*
+ * Reserves n_pages (rounded to blocks; halved as often as it takes when refused) for node (-1:
+ * any). 0 or -ENOMEM.
+ */
+int pcpa_zone_reserve(struct pcpa_zone *z, uint32_t id, uint64_t n_pages, int node);
+
+/*
+ * Takes and releases the lock, accounting to ctr (a block of this zone) for path. Waiting is
+ * timed. Between the two, signal handlers of this thread are kept out by pcpa_in_zone. The outer
+ * release empties the stack of frees that handlers put off.
+ */
+void pcpa_zone_enter(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr);
+void pcpa_zone_leave(struct pcpa_zone *z);
+
+/* Under the lock: one block out of, or into, the buddy system. PCPA_NO_PAGE: none. */
+uint32_t pcpa_zone_take(struct pcpa_zone *z, unsigned order, enum pcpa_place place);
+void pcpa_zone_give(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_kind kind);
+
+/*
+ * Under the lock: takes out the coldest, largest block that has memory and became free at or
+ * before tick `until`. PCPA_NO_PAGE: none. pcpa_zone_put_returned() gives it back, as what it is.
+ */
+uint32_t pcpa_zone_take_cold(struct pcpa_zone *z, uint32_t until, unsigned *ret_order);
+void pcpa_zone_put_returned(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_kind kind);
+
+/* Under the lock: free lists against tags against totals. NULL: sound; else the breach. */
+const char *pcpa_zone_check(struct pcpa_zone *z, uint64_t *ret_in_use, uint64_t *ret_listed);
+
+/* Under the lock: writes the gauges of the segment. */
+void pcpa_zone_publish(struct pcpa_zone *z);
+
+#endif

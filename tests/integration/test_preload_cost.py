@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What the preload library costs a process that asks for no pages, and what it leaves behind."""
+import statistics
+
+from harness import *
+
+TRUE = shutil.which("true") or "/bin/true"
+
+
+def life_ns(env):
+    start = time.perf_counter_ns()
+    pid = os.posix_spawn(TRUE, [TRUE], env)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    return time.perf_counter_ns() - start
+
+
+@test
+def a_process_without_page_requests_pays_below_300_microseconds():
+    requires_release()
+    plain = {"PATH": os.environ["PATH"]}
+    ours = {**plain, "LD_PRELOAD": PRELOAD, "PCPTUNE_SOCKET": "/nonexistent/sock"}
+    a, b = [], []
+    for _ in range(1000):
+        a.append(life_ns(plain))
+        b.append(life_ns(ours))
+    a, b = statistics.median(a) / 1000, statistics.median(b) / 1000
+    print(f"# without {a:.0f} us, with {b:.0f} us, difference {b - a:.0f} us")
+    assert b - a < 300, (a, b)
+
+
+@test
+def such_a_process_makes_no_zone_no_thread_and_no_descriptor():
+    requires_release()
+    r = run([sys.executable, "-S", "-c", "pass"])
+    assert r.returncode == 0
+    # a shell without page-grain requests shows its own maps
+    r = run(["sh", "-c", "read -r x < /dev/null; while read -r l; do echo \"$l\"; done "
+             "< /proc/self/maps; echo /proc/$$/task/*; echo /proc/$$/fd/*"],
+            env={"LD_PRELOAD": PRELOAD, "PCPALLOC_MIN_SIZE": "4m"})
+    assert "libpcpalloc-preload" in r.stdout, r
+    assert "memfd" not in r.stdout, r.stdout
+    assert r.stdout.count("/task/") == 1, r.stdout
+
+
+def leftovers():
+    """Files in the places that we use, shared memory, and our processes."""
+    found = set()
+    for d in {os.environ.get("TMPDIR", "/tmp"), os.environ.get("XDG_RUNTIME_DIR", "/tmp")}:
+        found |= {os.path.join(d, n) for n in os.listdir(d) if "pcp" in n}
+    found |= {f"/dev/shm/{n}" for n in os.listdir("/dev/shm") if "pcp" in n}
+    with open("/proc/sysvipc/shm") as f:
+        found |= {f"shm {line.split()[1]}" for line in f.readlines()[1:]}
+    return found
+
+
+@test
+def a_thousand_short_processes_leave_nothing_behind():
+    requires_release()
+    before = leftovers()
+    d = Daemon()
+    api = os.path.join(TOOLS, "preload_api")
+    env = {**os.environ, "LD_PRELOAD": PRELOAD, "PCPTUNE_SOCKET": d.socket}
+    for i in range(1000):
+        cmd = [api, "short"] if i % 2 else [TRUE]
+        pid = os.posix_spawn(cmd[0], cmd, env)
+        _, status = os.waitpid(pid, 0)
+        assert status == 0, (cmd, status)
+
+    def none_left():
+        """the daemon has let go of every target"""
+        return not d.ctl("targets")["targets"]
+    wait_for(none_left)
+    fds = os.listdir(f"/proc/{d.proc.pid}/fd")
+    assert not [f for f in fds if "memfd" in os.readlink(f"/proc/{d.proc.pid}/fd/{f}")], fds
+    with open(f"/proc/{d.proc.pid}/maps") as f:
+        assert "memfd" not in f.read()
+    n = d.sql("SELECT count(*) FROM target")[0][0]
+    assert n == 500, n
+    assert d.stop() == 0
+    assert leftovers() - before == set(), leftovers() - before
+
+
+main()

@@ -1,0 +1,437 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""`pcptune run`: status, signals, environment, summary, private and running daemons."""
+import fcntl
+import glob
+import pty
+
+from harness import *
+
+API = os.path.join(TOOLS, "preload_api")
+PAGES = [sys.executable, "-c", "x = [bytes(9000) for i in range(3000)]"]
+KEYS = ("program status signal wall_s targets live pages_allocated pages_freed alloc_zone free_zone "
+        "refills drains free_high lock_takes lock_contended lock cpu_us contend_pct "
+        "contend_pct_alloc contend_pct_free pages_held pages_held_peak decisions dry_run "
+        "malloc_calls malloc_bytes malloc_pages malloc_passed waste_bytes db daemon error").split()
+
+
+def runtime_dir():
+    return os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
+
+
+def tuned(*cmd, options=(), json_file=True, private=True, **kw):
+    """A program under `pcptune run` with a daemon of its own: the process, and the summary."""
+    requires_release()
+    d = tmp()
+    out = os.path.join(d, "r.json")
+    opts = ["--db", os.path.join(d, "log.db")] if private else []
+    opts += ["--json", out] if json_file else []
+    r = run([PCPTUNE, "run", *opts, *options, "--", *cmd], **kw)
+    s = None
+    if json_file and os.path.exists(out) and os.path.getsize(out):
+        with open(out) as f:
+            s = json.load(f)
+    assert not glob.glob(os.path.join(runtime_dir(), "pcptune-run-*")), "directory left behind"
+    return r, s
+
+
+@test
+def the_summary_counts_what_the_program_did():
+    r, s = tuned(*PAGES)
+    assert r.returncode == 0 and r.stdout == "", r
+    for k in KEYS:
+        assert k in s, k
+    assert s["pages_allocated"] >= 3000 * 3, s
+    assert s["malloc_calls"] >= 3000 and s["malloc_bytes"] >= 3000 * 9000, s
+    assert s["waste_bytes"] == s["malloc_pages"] * 4096 - s["malloc_bytes"], s
+    assert 0 < s["alloc_zone"] and 0 < s["lock_takes"], s
+    assert s["lock_takes"] == sum(p["taken"] for p in s["lock"].values()), s
+    assert s["pages_held_peak"] >= s["pages_held"], s
+    assert s["program"] == PAGES[0] and s["status"] == 0 and s["signal"] is None
+    assert s["daemon"] == "private" and s["error"] is None and s["live"] == 0, s
+    assert os.path.exists(s["db"])
+    for word in ("exit status 0", "pages allocated", "per 1000", "zone lock, alloc", "contend%",
+                 "held on lists", "peak", "rounding waste", "decisions", s["db"], "pcptune log"):
+        assert word in r.stderr, (word, r.stderr)
+    log = run([PCPTUNE, "log", "--db", s["db"], "--json"])
+    assert log.returncode == 0, log
+    assert len(log.stdout.splitlines()) == s["decisions"], (s["decisions"], log.stdout[-500:])
+
+
+@test
+def counts_are_exact_for_the_smallest_program():
+    r, s = tuned(API, "short")
+    assert r.returncode == 0, r
+    # two blocks of 3 pages and the one of the destructor, 7 pages
+    assert s["targets"] == 1 and s["pages_allocated"] == 13, s
+    assert (s["malloc_calls"], s["malloc_pages"]) == (3, 13), s
+    assert s["malloc_bytes"] == 9000 + 3 * 4096 + 7 * 4096, s
+
+
+@test
+def child_processes_take_part():
+    r, s = tuned("sh", "-c", f"{API} short & {API} short; wait; {API} plain")
+    assert r.returncode == 0, r
+    assert s["targets"] >= 3 and s["live"] == 0, s
+    assert s["pages_allocated"] >= 2 * 13, s
+
+
+@test
+def exit_status_is_the_programs():
+    for code in (0, 1, 3, 77, 126, 127, 255):
+        r, s = tuned("sh", "-c", f"exit {code}")
+        assert r.returncode == code and s["status"] == code and s["signal"] is None, (r, s)
+        assert f"exit status {code}" in r.stderr, r
+
+
+@test
+def a_program_that_crashes_gives_its_signal_and_the_summary():
+    for sig in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGTERM, signal.SIGPIPE):
+        r, s = tuned("sh", "-c", f"{API} short; ulimit -c 0; kill -{int(sig)} $$")
+        assert r.returncode == 128 + sig and s["signal"] == sig and s["status"] == 128 + sig, r
+        assert s["pages_allocated"] == 13, s
+        assert f"signal {int(sig)}" in r.stderr, r
+
+
+@test
+def a_program_that_is_not_there_gives_127_or_126():
+    d = tmp()
+    with open(f"{d}/plain", "w") as f:
+        f.write("nothing\n")
+    os.mkdir(f"{d}/dir")
+    for cmd, code in (("no-such-program-here", 127), (f"{d}/none", 127), (f"{d}/plain", 126),
+                      (f"{d}/plain/x", 127), (f"{d}/dir", 126)):
+        r, s = tuned(cmd)
+        assert r.returncode == code and s["status"] == code, (cmd, r)
+        assert cmd in r.stderr and "pages allocated" in r.stderr, r
+        assert s["pages_allocated"] == 0 and s["targets"] == 0, s
+
+
+@test
+def input_output_and_arguments_are_untouched():
+    r, s = tuned("cat", input="as it was\n" * 2000)
+    assert r.stdout == "as it was\n" * 2000 and r.returncode == 0, r
+    r, s = tuned("printf", "%s|", "--", "-p", "a b", "", "--json")
+    assert r.stdout == "--|-p|a b||--json|", r
+    r, s = tuned("sh", "-c", "echo out; echo err >&2", options=["--quiet"])
+    assert (r.stdout, r.stderr) == ("out\n", "err\n"), r
+    # options end at the first word, also without "--"
+    r = run([PCPTUNE, "run", "-q", "--private", "echo", "--quiet"])
+    assert (r.returncode, r.stdout) == (0, "--quiet\n"), r
+
+
+@test
+def json_on_standard_output():
+    r, _ = tuned("true", options=["--json", "-"], json_file=False)
+    assert json.loads(r.stdout)["status"] == 0, r
+    r, _ = tuned("echo", "first", options=["--json", "-", "-q"], json_file=False)
+    first, second = r.stdout.splitlines()
+    assert first == "first" and json.loads(second)["program"] == "echo" and not r.stderr, r
+
+
+@test
+def the_environment_of_the_program():
+    show = ["sh", "-c", 'echo "$LD_PRELOAD|$PCPTUNE_SOCKET|$PCPTUNE_RUN_TAG|'
+            '$PCPALLOC_MIN_SIZE|$PCPALLOC_MAX_SIZE"']
+    r, _ = tuned(*show, options=["--min-size", "8k", "--max-size", "1m"])
+    preload, sock, tag, lo, hi = r.stdout.strip().split("|")
+    assert os.path.samefile(preload, PRELOAD), r
+    assert sock.endswith("/sock") and (lo, hi) == ("8192", "1048576"), r
+    assert re.fullmatch("[0-9a-f]{16}", tag) and int(tag, 16), tag
+    r, _ = tuned(*show)
+    assert r.stdout.endswith("||\n") and tag not in r.stdout, r
+    # what was preloaded before stays, behind ours, and ours comes once
+    libc = next(line.split()[-1] for line in open("/proc/self/maps") if "libm" in line or
+                "libc" in line)
+    r, _ = tuned(*show, env={"LD_PRELOAD": libc})
+    assert r.stdout.split("|")[0] == f"{preload}:{libc}", r
+    r, _ = tuned(*show, env={"LD_PRELOAD": f"{preload}:{libc}"})
+    assert r.stdout.split("|")[0] == f"{preload}:{libc}", r
+
+
+@test
+def size_bounds_choose_what_is_ours():
+    r, s = tuned(*PAGES, options=["--min-size", "16k"])
+    assert s["malloc_bytes"] < 3000 * 9000, s
+    r, s = tuned(API, "plain", "65536", "1048576", options=["--min-size=64k", "--max-size=1m"])
+    assert r.returncode == 0 and not r.stdout, r
+
+
+@test
+def wrong_command_lines_start_nothing():
+    d = tmp()
+    mark = os.path.join(d, "mark")
+    touch = ["--", "touch", mark]
+    for opts, code, words in (
+            ([], 2, ["run"]),
+            (["--no-such", *touch], 2, ["no-such"]),
+            (["--policy"], 2, ["policy"]),
+            (["--min-size", "0", *touch], 2, ["min-size"]),
+            (["--min-size", "many", *touch], 2, ["min-size", "many"]),
+            (["--max-size", "8m", *touch], 2, ["max-size", "4194304"]),
+            (["--min-size", "8k", "--max-size", "4k", *touch], 2, ["above"]),
+            (["--set", "high", *touch], 2, ["KEY=VALUE"]),
+            (["--set", "High=3", *touch], 2, ["KEY=VALUE"]),
+            (["--set", "a;b=3", *touch], 2, ["KEY=VALUE"]),
+            (["--json", f"{d}/none/x", *touch], 1, [f"{d}/none/x"]),
+            (["--policy", "contenton", *touch], 1, ["contenton", "contention"]),
+            (["--policy", 'a"; b = "c', *touch], 1, ['a']),
+            (["--policy", "static", "--set", "hihg=3", *touch], 1, ["hihg", "high"]),
+            (["--policy", "static", "--set", "high=-3", *touch], 1, ["high"]),
+            (["--db", "/proc/none/log.db", *touch], 1, ["/proc/none"])):
+        requires_release()
+        if not opts or "--db" not in opts:
+            opts = [*opts]
+        r = run([PCPTUNE, "run", *opts])
+        assert r.returncode == code, (opts, r)
+        for w in words:
+            assert w in r.stderr, (opts, w, r.stderr)
+        assert not os.path.exists(mark), opts
+        assert not glob.glob(os.path.join(runtime_dir(), "pcptune-run-*")), opts
+
+
+@test
+def policy_and_parameters_reach_the_daemon():
+    r, s = tuned(*PAGES, options=["--policy", "static", "--set", "high=555", "--set", "batch=31",
+                                  "--set", "rules=g0"])
+    assert r.returncode == 0, r
+    with sqlite3.connect(f"file:{s['db']}?mode=ro", uri=True) as c:
+        text = "\n".join(str(row) for row in c.execute("SELECT * FROM assignment"))
+    assert "static" in text and "555" in text and "31" in text, text
+
+
+@test
+def without_a_daemon_the_program_runs_all_the_same():
+    requires_release()
+    d = tmp()
+    # a copy of the installation without pcptuned
+    os.makedirs(f"{d}/bin")
+    os.makedirs(f"{d}/lib")
+    shutil.copy(PCPTUNE, f"{d}/bin/pcptune")
+    shutil.copy(PRELOAD, f"{d}/lib/")
+    out = f"{d}/r.json"
+    for opts in ([], ["--policy", "contention"]):
+        r = run([f"{d}/bin/pcptune", "run", *opts, "--json", out, "--", "sh", "-c",
+                 'echo "[$PCPTUNE_SOCKET]"; exit 5'], env={"PATH": "/usr/bin:/bin"})
+        assert r.returncode == 5 and r.stdout == "[]\n", r
+        assert "untuned" in r.stderr and "pcptuned" in r.stderr, r
+        with open(out) as f:
+            s = json.load(f)
+        assert s["status"] == 5 and s["daemon"] is None and s["error"], s
+        assert all(k in s for k in KEYS) and s["pages_allocated"] is None, s
+
+
+@test
+def a_running_daemon_is_used_unless_asked_otherwise():
+    requires_release()
+    d = Daemon()
+    out = os.path.join(d.dir, "r.json")
+    r = run([PCPTUNE, "run", "--json", out, "--", *PAGES], env={"PCPTUNE_SOCKET": d.socket})
+    assert r.returncode == 0 and d.db in r.stderr, r
+    with open(out) as f:
+        s = json.load(f)
+    assert s["daemon"] == "running" and s["db"] == d.db and s["pages_allocated"] > 9000, s
+    assert len(d.sql("SELECT id FROM target")) == 1
+    r = run([PCPTUNE, "run", "--private", "--json", out, "--", *PAGES],
+            env={"PCPTUNE_SOCKET": d.socket})
+    with open(out) as f:
+        s = json.load(f)
+    assert r.returncode == 0 and s["daemon"] == "private" and s["db"] != d.db, s
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    assert re.fullmatch(re.escape(state) + r"/pcptune/run-\d{8}-\d{6}-\d+\.db", s["db"]), s
+    os.unlink(s["db"])
+    assert len(d.sql("SELECT id FROM target")) == 1
+    # a socket that nobody listens on
+    r = run([PCPTUNE, "run", "--json", out, "--", *PAGES], env={"PCPTUNE_SOCKET": d.dir + "/none"})
+    with open(out) as f:
+        s = json.load(f)
+    assert r.returncode == 0 and s["daemon"] == "private", s
+    os.unlink(s["db"])
+
+
+@test
+def runs_may_be_nested():
+    d = tmp()
+    inner = os.path.join(d, "inner.json")
+    r, s = tuned(PCPTUNE, "run", "-q", "--json", inner, "--", *PAGES)
+    assert r.returncode == 0, r
+    with open(inner) as f:
+        i = json.load(f)
+    assert i["daemon"] == "running" and i["db"] == s["db"] and i["pages_allocated"] >= 9000, i
+    r, s = tuned(PCPTUNE, "run", "-q", "--private", "--db", f"{d}/2.db", "--json", inner, "--",
+                 *PAGES)
+    with open(inner) as f:
+        i = json.load(f)
+    assert i["daemon"] == "private" and i["db"] == f"{d}/2.db", i
+    assert i["pages_allocated"] >= 9000, i
+
+
+# ---- signals ----
+
+REPORT = """
+import os, signal, sys, time
+for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
+          signal.SIGUSR2, signal.SIGWINCH, signal.SIGALRM):
+    signal.signal(s, lambda n, f: print(signal.Signals(n).name, flush=True))
+print(os.getpid(), flush=True)
+end = time.time() + 20
+while time.time() < end:
+    time.sleep(0.1)
+    if os.path.exists(sys.argv[1]):
+        sys.exit(9)
+"""
+
+
+def background(*cmd, **kw):
+    requires_release()
+    d = tmp()
+    p = spawn([PCPTUNE, "run", "--db", f"{d}/log.db", "--", *cmd], stdout=subprocess.PIPE,
+              stderr=subprocess.PIPE, **kw)
+    return p, d
+
+
+def daemon_of(pid):
+    """The private daemon of a run: its child that is called pcptuned."""
+    for d in os.listdir("/proc"):
+        if d.isdigit():
+            try:
+                with open(f"/proc/{d}/stat") as f:
+                    text = f.read()
+            except OSError:
+                continue
+            if "(pcptuned)" in text and int(text.rsplit(")", 1)[1].split()[1]) == pid:
+                return int(d)
+    return None
+
+
+def gone(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@test
+def signals_are_passed_on():
+    d = tmp()
+    p, _ = background(sys.executable, "-c", REPORT, f"{d}/stop")
+    p.stdout.readline()
+    for s in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH",
+              "SIGALRM"):
+        p.send_signal(getattr(signal, s))
+        assert p.stdout.readline() == s + "\n", s
+    open(f"{d}/stop", "w").close()
+    assert p.wait(20) == 9
+    assert "exit status 9" in p.stderr.read()
+
+
+@test
+def a_signal_that_ends_the_program_does_not_cost_the_summary():
+    p, _ = background("sleep", "60")
+    wait_for(lambda: daemon_of(p.pid))
+    time.sleep(0.3)
+    p.send_signal(signal.SIGINT)
+    assert p.wait(20) == 130
+    assert "signal 2" in p.stderr.read()
+    assert not glob.glob(os.path.join(runtime_dir(), "pcptune-run-*"))
+
+
+@test
+def ignored_signals_stay_ignored():
+    p, _ = background(sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGHUP)"
+                      " == signal.SIG_IGN, signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN, "
+                      "signal.pthread_sigmask(signal.SIG_BLOCK, []) == set())",
+                      preexec_fn=lambda: (signal.signal(signal.SIGHUP, signal.SIG_IGN),
+                                          signal.signal(signal.SIGCHLD, signal.SIG_IGN)))
+    assert p.stdout.readline() == "True True True\n"
+    assert p.wait(20) == 0
+
+
+@test
+def stop_and_continue():
+    p, _ = background("sh", "-c", "echo $$; exec sleep 1.5")
+    child = int(p.stdout.readline())
+
+    def state(pid):
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    # a session of our own would make the group an orphan, whose terminal stops are thrown away
+    p.send_signal(signal.SIGTSTP)
+    wait_for(lambda: state(child) == "T", 5)
+    wait_for(lambda: state(p.pid) == "T", 5)
+    p.send_signal(signal.SIGCONT)
+    wait_for(lambda: state(child) != "T", 5)
+    assert p.wait(20) == 0
+
+
+@test
+def the_terminal_belongs_to_the_program():
+    """^C on a terminal reaches the program once; the summary comes, and the status is its own."""
+    requires_release()
+    d = tmp()
+    code = ("import signal, sys, os, time\nn = []\nsignal.signal(2, lambda *a: n.append(1))\n"
+            "print('ready', os.tcgetpgrp(0) == os.getpgrp(), flush=True)\n"
+            "t = time.time()\nwhile time.time() < t + 1: time.sleep(0.05)\n"
+            "print('times', len(n)); sys.exit(4)")
+    pid, master = pty.fork()
+    if pid == 0:
+        os.execv(PCPTUNE, [PCPTUNE, "run", "--db", f"{d}/log.db", "--", sys.executable, "-c",
+                           code])
+    out = b""
+    sent = False
+    while True:
+        try:
+            more = os.read(master, 4096)
+        except OSError:
+            break
+        if not more:
+            break
+        out += more
+        if b"ready" in out and not sent:
+            sent = True
+            time.sleep(0.2)
+            os.write(master, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    os.close(master)
+    assert os.waitstatus_to_exitcode(status) == 4, out
+    assert b"ready True" in out and b"times 1\r" in out and b"exit status 4" in out, out
+
+
+@test
+def the_private_daemon_ends_when_run_is_killed():
+    p, _ = background("sleep", "2")
+    daemon = wait_for(lambda: daemon_of(p.pid))
+    # until it answers, so that its socket is there
+    time.sleep(0.5)
+    p.kill()
+    p.wait()
+    wait_for(lambda: gone(daemon))
+    # what is left is an empty directory, and the next run removes it
+    left = glob.glob(os.path.join(runtime_dir(), "pcptune-run-*"))
+    for path in left:
+        os.utime(path, (time.time() - 100, time.time() - 100))
+    r, s = tuned("true")
+    assert r.returncode == 0, r
+
+
+@test
+def a_daemon_that_dies_is_no_reason_to_stop():
+    p, _ = background("sleep", "1.5")
+    daemon = wait_for(lambda: daemon_of(p.pid))
+    time.sleep(0.5)
+    os.kill(daemon, signal.SIGKILL)
+    assert p.wait(20) == 0
+    assert "not measured" in p.stderr.read()
+
+
+@test
+def a_program_that_goes_on_in_the_background_is_said_to_live():
+    code = "x = bytearray(900000); import time; time.sleep(1.5)"
+    r, s = tuned("sh", "-c", f"{sys.executable} -c '{code}' > /dev/null 2>&1 & sleep 0.7")
+    assert r.returncode == 0 and s["live"] >= 1, s
+    assert "still running" in r.stderr, r
+    time.sleep(1.5)
+
+
+main()

@@ -16,7 +16,7 @@
 
 bool decision_by_hand(const struct log_assignment *a)
 {
-	return !a->id;
+	return !a->id || !strcmp(a->policy, "operator");
 }
 
 bool decision_applied(const struct log_decision *d)

@@ -128,7 +128,7 @@ static void print_origin(const struct story *s)
 	       ", CPU %" PRIu32 "\n",
 	       s->t.id, s->t.name, s->t.pid, s->t.uid, s->d.zone, s->d.cpu);
 	if (decision_by_hand(&s->a)) {
-		printf("  by          hand: an operator's `pcptune set` or `unset`, no policy\n");
+		printf("  by          no policy: %s\n", s->reason);
 		return;
 	}
 	printf("  policy      %s %s\n", s->a.policy, s->a.version);
@@ -296,7 +296,7 @@ static void print_check(const struct story *s)
 {
 	title("How to check this");
 	if (decision_by_hand(&s->a))
-		printf("  A change by hand has no policy to run again.\n");
+		printf("  No policy made it, so there is none to run again.\n");
 	else
 		printf("  pcptune verify --db %s\n"
 		       "  runs %s %s over the logged samples again and compares every decision.\n",

@@ -148,17 +148,39 @@ static void reason_plain(const struct log_decision *d, char *buf, size_t n)
 				       d->arg[i], i == last ? ")" : "");
 }
 
+/* Changes that no policy made: names as the daemon logs them. */
+static const char *without_policy(const char *name)
+{
+	static const struct {
+		const char *name, *text;
+	} table[] = {
+		{"set-by-operator", "set by hand (`pcptune set`)"},
+		{"unset-by-operator", "given back to the policy by hand (`pcptune unset`)"},
+		{"restored-on-exit", "the daemon ended and put back what it had found"},
+	};
+	size_t i;
+
+	for (i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+		if (!strcmp(table[i].name, name))
+			return table[i].text;
+	return NULL;
+}
+
 /*
  * The id alone is not enough: another version of the plug-in could use it for something else, so
  * its name must be that of the log.
  */
 char *cli_reason(const struct log_decision *d, const struct log_assignment *a, char *buf, size_t n)
 {
-	struct policy_module *m = plug_in(a->policy);
+	bool by_hand = !strcmp(a->policy, "operator");
+	struct policy_module *m = by_hand ? NULL : plug_in(a->policy);
+	const char *fixed = by_hand ? without_policy(d->reason_name) : NULL;
 	const struct pcptune_reason *r = m ? policy_reason(m, d->reason) : NULL;
 
 	if (r && !strcmp(r->name, d->reason_name))
 		policy_sentence(r->sentence, d->arg, d->old.high, d->clamped.high, buf, n);
+	else if (fixed)
+		snprintf(buf, n, "%s", fixed);
 	else
 		reason_plain(d, buf, n);
 	return buf;

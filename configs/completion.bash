@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+# Completion of pcptune for bash; the output of `pcptune help --completion`.
+
+_pcptune_names() { # the values of the key "name" on standard input
+	grep -o '"name":"[^"]*"' | cut -d '"' -f 4
+}
+_pcptune_targets() {
+	pcptune targets --json 2>/dev/null | _pcptune_names
+}
+_pcptune_policies() {
+	pcptune policies --json 2>/dev/null | _pcptune_names
+}
+_pcptune() {
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+	local verb=${COMP_WORDS[1]} opts= kind=
+	local verbs="run status targets log explain set unset policy policies counters check-config verify version help"
+
+	COMPREPLY=()
+	if ((COMP_CWORD == 1)); then
+		COMPREPLY=($(compgen -W "$verbs --help --version" -- "$cur"))
+		return
+	fi
+	case $verb in
+	run) opts="--policy --set --json --min-size --max-size --db --private --quiet --help" ;;
+	status) opts="--watch --count --socket --json --help" ;;
+	targets) opts="--db --socket --json --help" ;;
+	log) opts="--db --target --cpu --zone --policy --reason --since --tail --follow --events --socket --json --help" ;;
+	explain) opts="--db --socket --json --help" ;;
+	set) opts="--zone --cpu --socket --json --help" ;;
+	unset) opts="--zone --cpu --socket --json --help" ;;
+	policy) opts="--socket --json --help" ;;
+	policies) opts="--help" ;;
+	counters) opts="--cpus --markdown --socket --json --help" ;;
+	check-config) opts="--policy-path --json --help" ;;
+	verify) opts="--help" ;;
+	version) opts="--socket --json --help" ;;
+	help) opts="--completion --json --help" ;;
+	esac
+	case $verb:$prev in
+	run:--policy | run:-p) kind=policy ;;
+	run:--set) kind=none ;;
+	run:--json | run:-j) kind=file ;;
+	run:--min-size) kind=none ;;
+	run:--max-size) kind=none ;;
+	run:--db | run:-d) kind=file ;;
+	status:--count | status:-n) kind=none ;;
+	status:--socket | status:-s) kind=file ;;
+	targets:--db | targets:-d) kind=file ;;
+	targets:--socket | targets:-s) kind=file ;;
+	log:--db | log:-d) kind=file ;;
+	log:--target | log:-t) kind=none ;;
+	log:--cpu | log:-c) kind=none ;;
+	log:--zone | log:-z) kind=none ;;
+	log:--policy | log:-p) kind=policy ;;
+	log:--reason | log:-r) kind=none ;;
+	log:--since | log:-S) kind=none ;;
+	log:--tail | log:-n) kind=none ;;
+	log:--socket | log:-s) kind=file ;;
+	explain:--db | explain:-d) kind=file ;;
+	explain:--socket | explain:-s) kind=file ;;
+	set:--zone | set:-z) kind=none ;;
+	set:--cpu | set:-c) kind=none ;;
+	set:--socket | set:-s) kind=file ;;
+	unset:--zone | unset:-z) kind=none ;;
+	unset:--cpu | unset:-c) kind=none ;;
+	unset:--socket | unset:-s) kind=file ;;
+	policy:--socket | policy:-s) kind=file ;;
+	counters:--socket | counters:-s) kind=file ;;
+	check-config:--policy-path) kind=directory ;;
+	version:--socket | version:-s) kind=file ;;
+	esac
+	case $kind in
+	file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+	directory) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+	policy) COMPREPLY=($(compgen -W "$(_pcptune_policies)" -- "$cur")); return ;;
+	none) return ;;
+	esac
+	if [[ $cur == -* ]]; then
+		COMPREPLY=($(compgen -W "$opts" -- "$cur"))
+		return
+	fi
+	case $verb in
+	run) COMPREPLY=($(compgen -c -- "$cur")) ;;
+	status | set | unset | policy | counters)
+		COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur")) ;;
+	policies) COMPREPLY=($(compgen -W "$(_pcptune_policies)" -- "$cur")) ;;
+	check-config) COMPREPLY=($(compgen -f -- "$cur")) ;;
+	help) COMPREPLY=($(compgen -W "$verbs" -- "$cur")) ;;
+	esac
+}
+complete -o filenames -F _pcptune pcptune

@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The table of commands against everything that is written about it, and wrong command lines."""
+from harness import *
+
+_commands = None
+
+
+def commands():
+    """{command: {option: (letter, takes a value)}} as the program has it."""
+    global _commands
+    if _commands is None:
+        r = run([PCPTUNE, "help", "--json"])
+        assert r.returncode == 0, r
+        _commands = {c["name"]: {o["name"]: (o["letter"], bool(o.get("arg"))) for o in c["options"]}
+                     for c in json.loads(r.stdout)["commands"]}
+    return _commands
+
+
+def read(path):
+    with open(os.path.join(ROOT, path)) as f:
+        return f.read()
+
+
+@test
+def the_man_page_names_every_command_and_option_and_no_other():
+    text = read("docs/pcptune.1").split(".Sh COMMANDS")[1].split("\n.Sh ")[0]
+    found, options = {}, None
+    for line in text.splitlines():
+        if m := re.match(r"\.It Cm (\S+)", line):
+            options = found.setdefault(m[1], {})
+        elif m := re.match(r"\.It (?:Fl (\S) , )?Fl \\-(\S+)(.*)", line):
+            options[m[2]] = (m[1] or "", " Ar " in m[3])
+        elif line.startswith(".It"):
+            raise AssertionError(f"neither a command nor an option: {line}")
+    assert list(found) == list(commands()), (list(found), list(commands()))
+    for name, has in commands().items():
+        assert found[name] == has, f"{name}: man page {found[name]}, program {has}"
+
+
+@test
+def the_man_page_is_clean():
+    requires("mandoc")
+    r = run(["mandoc", "-Tlint", "-W", "warning", os.path.join(ROOT, "docs/pcptune.1")])
+    assert r.returncode == 0 and not r.stdout, r.stdout
+
+
+@test
+def the_completion_file_is_what_the_program_prints():
+    r = run([PCPTUNE, "help", "--completion"])
+    assert r.stdout == read("configs/completion.bash"), \
+        "run: pcptune help --completion > configs/completion.bash"
+
+
+def complete(*words):
+    script = (f". {ROOT}/configs/completion.bash; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($#-1)); "
+              "_pcptune; printf '%s\\n' \"${COMPREPLY[@]}\"")
+    r = run(["bash", "-c", script, "x", "pcptune", *words],
+            env={"PATH": os.path.join(B, "bin") + ":" + os.environ["PATH"],
+                 "PCPTUNE_POLICY_PATH": POLICIES})
+    assert r.returncode == 0 and not r.stderr, r
+    return r.stdout.split()
+
+
+@test
+def bash_completes_commands_options_and_values():
+    assert complete("") == [*commands(), "--help", "--version"]
+    assert complete("exp") == ["explain"]
+    for name, has in commands().items():
+        assert complete(name, "--") == ["--" + o for o in has] + ["--help"], name
+    d = tmp()
+    open(os.path.join(d, "log.db"), "w").close()
+    assert complete("log", "--db", d + "/l") == [d + "/log.db"]
+    assert complete("log", "--cpu", "") == [], "a number is not completed"
+    assert complete("help", "tar") == ["targets"]
+
+
+@test
+def the_counters_page_is_what_the_program_prints():
+    r = run([PCPTUNE, "counters", "--markdown"])
+    assert r.stdout == read("docs/counters.md"), \
+        "run: pcptune counters --markdown > docs/counters.md"
+
+
+@test
+def every_counter_is_explained_once():
+    names = re.findall(r"^PCPTUNE_(?!LIST\(field)\w+\((\w+), \"", read("include/pcptune/counters.def"),
+                       re.M)
+    assert len(names) > 40 and len(set(names)) == len(names) - 1, "free_pages: of a CPU, of a zone"
+    j = json.loads(run([PCPTUNE, "counters", "--json"]).stdout)["counters"]
+    assert [c["name"] for c in j] and sorted(c["name"] for c in j) == sorted(names)
+    assert all(c["unit"] and c["line"] and c["level"] and c["kind"] for c in j)
+    page = read("docs/counters.md")
+    assert all(page.count(f"| `{n}` |") == names.count(n) for n in names)
+
+
+@test
+def help_of_every_command_shows_its_options():
+    for name, has in commands().items():
+        texts = [run([PCPTUNE, *w]) for w in ((name, "--help"), (name, "-h"), ("help", name))]
+        assert all(t.returncode == 0 and t.stdout == texts[0].stdout and not t.stderr
+                   for t in texts), name
+        for option, (letter, _) in has.items():
+            assert f"--{option}" in texts[0].stdout, (name, option)
+            assert not letter or f"-{letter}, --{option}" in texts[0].stdout, (name, option)
+        assert name in run([PCPTUNE, "help"]).stdout
+
+
+@test
+def a_wrong_option_of_any_command_is_refused_with_the_nearest():
+    for name, has in commands().items():
+        for option in has:
+            wrong = option + "x" if len(option) < 5 else option[:-2] + option[-1]
+            if wrong in has or len(option) < 4:
+                continue
+            r = run([PCPTUNE, name, "--" + wrong])
+            assert r.returncode == 2 and r.stdout == "", (name, wrong, r)
+            assert f"no option --{wrong}; did you mean --{option}?" in r.stderr, (name, wrong, r)
+        r = run([PCPTUNE, name, "--zzzzzzzz"])
+        assert r.returncode == 2 and "no option --zzzzzzzz" in r.stderr, r
+        r = run([PCPTUNE, name, "-Z"])
+        assert r.returncode == 2 and "no option -Z" in r.stderr, r
+
+
+@test
+def a_value_that_is_missing_or_too_much_is_refused():
+    for name, has in commands().items():
+        for option, (_, takes) in has.items():
+            if not takes:
+                r = run([PCPTUNE, name, f"--{option}=1"])
+                assert r.returncode == 2 and f"--{option} takes no value" in r.stderr, r
+            elif option != "watch":
+                r = run([PCPTUNE, name, f"--{option}"])
+                assert r.returncode == 2 and f"--{option} needs a value" in r.stderr, r
+
+
+@test
+def a_wrong_command_is_refused_with_the_nearest():
+    for wrong, near in (("stauts", "status"), ("explian", "explain"), ("verifi", "verify")):
+        r = run([PCPTUNE, wrong])
+        assert r.returncode == 2 and r.stdout == "", r
+        assert f'no command "{wrong}"; did you mean "{near}"?' in r.stderr, r
+        assert run([PCPTUNE, "help", wrong]).returncode == 2
+    r = run([PCPTUNE, "xyzzyplugh"])
+    assert r.returncode == 2 and "did you mean" not in r.stderr, r
+    r = run([PCPTUNE])
+    assert r.returncode == 2 and "usage: pcptune COMMAND" in r.stderr and not r.stdout, r
+    assert run([PCPTUNE, "version", "word"]).returncode == 2
+    assert run([PCPTUNE, "explain"]).returncode == 2
+
+
+@test
+def output_that_can_not_be_written_is_an_error():
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([PCPTUNE, "counters"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert p.returncode == 1 and "No space left" in p.stderr, p
+
+
+@test
+def a_closed_pipe_ends_quietly():
+    r = run(["sh", "-c", f"{PCPTUNE} counters --markdown | head -1"],
+            preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN))
+    assert r.returncode == 0 and r.stdout == "# Counters\n" and r.stderr == "", r
+
+
+@test
+def pkg_config_files_say_where_things_are():
+    requires("pkg-config")
+    d = tmp()
+    at = {"PREFIX": "/opt/p", "LIBDIR": "/opt/p/lib64", "INCDIR": "/opt/p/inc", "VERSION": "1.2.3"}
+    for name in ("pcpalloc", "pcptune"):
+        text = read(f"configs/{name}.pc.in")
+        for k, v in at.items():
+            assert f"@{k}@" in text
+            text = text.replace(f"@{k}@", v)
+        with open(os.path.join(d, name + ".pc"), "w") as f:
+            f.write(text)
+
+    def ask(*words):
+        r = run(["pkg-config", *words], env={"PKG_CONFIG_PATH": d})
+        assert r.returncode == 0, r
+        return r.stdout.strip()
+    assert ask("--modversion", "pcpalloc") == "1.2.3"
+    assert ask("--libs", "pcpalloc") == "-L/opt/p/lib64 -lpcpalloc"
+    assert ask("--cflags", "pcptune") == "-I/opt/p/inc"
+    assert ask("--variable=policydir", "pcptune") == "/opt/p/lib64/pcptune/policies"
+
+
+main()

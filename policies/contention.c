@@ -94,6 +94,7 @@ static const struct pcptune_reason reasons[] = {
 
 #define MEMORY_US   4000000u   /* time constant of the sums below */
 #define HOLD_MAX_US 600000000u /* the longest hold time that is learned */
+#define MISSED_BAD  200u       /* permille: a list that is far too short */
 #define GRANTS_MAX  64u	       /* raises in one answer; the others come with the next sample */
 
 /* Least and most of something in a stretch of time, and in the stretch before. */
@@ -280,14 +281,14 @@ static void want_raise(const struct state *st, struct cpu_state *cs, const struc
 	if (cs->traffic < (uint64_t)p[P_TRAFFIC])
 		return;
 	if (cs->missed >= (waits ? limit / 4 + 1 : limit)) {
-		bad = cs->missed >= 500 || (waits && st->ppm >= 8 * p[P_CONTEND]);
+		bad = cs->missed >= MISSED_BAD || (waits && st->ppm >= 8 * p[P_CONTEND]);
 		/* more than high and what passed through the zone can not have been missed */
 		swing = range_width(&cs->net_now, &cs->net_before);
 		swing = swing < c->high + least ? swing : c->high + least;
 		cs->swing = (int64_t)swing;
 		target = high_for((uint32_t)swing, move_max(c));
 		if (target > c->high + c->high / 4)
-			want(cs, target, R_SWING);
+			want(cs, bad ? pcptune_max_u32(target, 2 * c->high) : target, R_SWING);
 		else
 			want(cs, (uint64_t)c->high * (bad ? 4 : 2), waits ? R_CONTENDED : R_MISSES);
 	} else if (waits && c->high < 2 * move_max(c)) {
@@ -609,7 +610,7 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 		if (r < 0)
 			return -ENOBUFS;
 		t.holding += r == 2;
-		t.above += c->high > floor;
+		t.above += c->high - c->high / 4 > floor; /* may decay yet */
 	}
 	st->pressed = t.cut > 0;
 	answer_whole(st, d, p, &t);

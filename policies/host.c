@@ -178,6 +178,18 @@ static int open_module(const char *real, const char *base, const struct pcptune_
 	return r;
 }
 
+struct policy_module *host_module_new(const struct pcptune_policy *desc, const char *file)
+{
+	struct policy_module *m = malloc(sizeof(*m) + strlen(file) + 1);
+
+	if (!m)
+		return NULL;
+	m->desc = desc;
+	m->refs = 1;
+	strcpy(m->file, file);
+	return m;
+}
+
 static int load_file(const char *file, struct policy_module **ret, char *why)
 {
 	char real[PATH_MAX], base[HOST_WORD_MAX + 1];
@@ -196,12 +208,9 @@ static int load_file(const char *file, struct policy_module **ret, char *why)
 		r = open_module(real, base, &desc, why);
 	if (r)
 		return r;
-	m = malloc(sizeof(*m) + strlen(real) + 1);
+	m = host_module_new(desc, real);
 	if (!m)
 		return host_why(why, -ENOMEM, "no memory for policy \"%s\"", base);
-	m->desc = desc;
-	m->refs = 1;
-	strcpy(m->file, real);
 	*ret = m;
 	return 0;
 }

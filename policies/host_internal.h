@@ -37,6 +37,8 @@ int host_image_of(const void *address, struct host_image *ret);
 /* The descriptor in full; file_name: what its name must be. */
 int host_check_desc(const struct pcptune_policy *p, const struct host_image *img,
 		    const char *file_name, char *why);
+/* A module of a descriptor that was checked; NULL: no memory. */
+struct policy_module *host_module_new(const struct pcptune_policy *desc, const char *file);
 /* The numbers at the head of a descriptor, known before loading. */
 int host_check_sizes(const struct pcptune_policy *p, char *why);
 /* Is this a sentence that policy_sentence() can fill in? */

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Allocator tests in children of their own.
+ *
+ * The allocator sets itself up once a process, from the environment. So each test runs in a child
+ * that was forked before any allocation: in_child() returns what the child found wrong, NULL for
+ * nothing. In the child, CHECK() ends it at the first breach.
+ */
+#ifndef TESTS_ALLOC_CHILD_H
+#define TESTS_ALLOC_CHILD_H
+
+#include <pcpalloc.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                           \
+	do {                                                                       \
+		if (!(condition)) {                                                \
+			dprintf(2, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+			_exit(1);                                                  \
+		}                                                                  \
+	} while (0)
+
+#define CHECK_AUDIT()                                                                 \
+	do {                                                                          \
+		const char *breach = "";                                              \
+		int found = pcpa_audit(&breach);                                      \
+		if (found)                                                            \
+			dprintf(2, "%s:%d: audit: %s\n", __FILE__, __LINE__, breach); \
+		if (found)                                                            \
+			_exit(1);                                                     \
+	} while (0)
+
+/* Exit status of f in a child with these "NAME=VALUE" settings; 256 + signal when killed. */
+static inline int in_child(void (*f)(void), const char *const *settings)
+{
+	int status;
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (!pid) {
+		setenv("PCPTUNE_SOCKET", "", 1);
+		for (; settings && *settings; settings++)
+			putenv(strdup(*settings));
+		alarm(50);
+		f();
+		_exit(0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+#define SETTINGS(...)             \
+	(const char *const[])     \
+	{                         \
+		__VA_ARGS__, NULL \
+	}
+
+#endif

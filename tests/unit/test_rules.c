@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The rules against cases worked out by hand from the kernel's text: tables of what goes in and
+ * what must come out, one case a row.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <pcptune/rules.h>
+
+#define N(a) (sizeof(a) / sizeof((a)[0]))
+
+static struct pcptune_rule_state g4(uint32_t high, uint32_t min, uint32_t max)
+{
+	return (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,
+					   .high = high,
+					   .high_min = min,
+					   .high_max = max,
+					   .batch = 63,
+					   .scale_max = 5};
+}
+
+static void batch_thresholds(void **state)
+{
+	static const struct {
+		uint64_t managed;
+		uint32_t batch;
+	} cases[] = {{0, 1},
+		     {12287, 1},
+		     {12288, 3},
+		     {24575, 3},
+		     {24576, 7},
+		     {45055, 7},
+		     {45056, 15},
+		     {90111, 15},
+		     {90112, 31},
+		     {176127, 31},
+		     {176128, 63},
+		     {819200, 63},
+		     {UINT64_C(1) << 40, 63}};
+
+	(void)state;
+	for (size_t i = 0; i < N(cases); i++)
+		assert_int_equal(pcptune_zone_batch(cases[i].managed), cases[i].batch);
+}
+
+static void bounds_of_high(void **state)
+{
+	(void)state;
+	assert_int_equal(pcptune_zone_high_max(819200, 2, 63), 51200);
+	assert_int_equal(pcptune_zone_high_min(10840, 2, 63), 5420);
+	assert_int_equal(pcptune_zone_high_max(772915, 2, 63), 48307);
+	assert_int_equal(pcptune_zone_high_min(10227, 2, 63), 5113);
+	assert_int_equal(pcptune_zone_high_max(3840, 2, 1), 240);
+	assert_int_equal(pcptune_zone_high_min(50, 2, 1), 25);
+	/* at least four batches; no CPU counts as one */
+	assert_int_equal(pcptune_zone_high_min(100, 64, 63), 252);
+	assert_int_equal(pcptune_zone_high_min(1000, 0, 63), 1000);
+	assert_int_equal(pcptune_zone_high(UINT64_C(1) << 40, 1, 63), 1u << 23);
+}
+
+static void refills_double(void **state)
+{
+	static const uint32_t want[] = {63, 126, 252, 504, 1008, 2016, 2016, 2016};
+	struct pcptune_rule_state s = g4(51200, 5420, 51200);
+
+	(void)state;
+	for (size_t i = 0; i < N(want); i++)
+		assert_int_equal(pcptune_rules_refill(&s, 0, 0, 0), want[i]);
+	assert_int_equal(s.alloc_factor, 5);
+}
+
+/* One free halves the factor. */
+static void a_free_halves_refills(void **state)
+{
+	struct pcptune_rule_state s = g4(51200, 5420, 51200);
+	bool fired;
+
+	(void)state;
+	s.alloc_factor = 5;
+	pcptune_rules_free(&s, 0, 1, 0, &fired);
+	assert_int_equal(s.alloc_factor, 2);
+	assert_int_equal(pcptune_rules_refill(&s, 0, 0, 0), 252);
+}
+
+static void refill_is_bounded_by_room(void **state)
+{
+	struct pcptune_rule_state s = g4(252, 252, 252);
+
+	(void)state;
+	s.alloc_factor = 3; /* wants 504; room is 252 - 0 - 63 */
+	assert_int_equal(pcptune_rules_refill(&s, 0, 0, 0), 189);
+	assert_int_equal(s.alloc_factor, 3);
+	/* no room at all: a batch */
+	assert_int_equal(pcptune_rules_refill(&s, 0, 252, 0), 63);
+	/* high below batch: the lists are off */
+	s = g4(10, 10, 10);
+	assert_int_equal(pcptune_rules_refill(&s, 0, 0, 0), 1);
+}
+
+static void refill_of_larger_orders(void **state)
+{
+	static const struct {
+		uint32_t order, blocks;
+	} cases[] = {{1, 31}, {2, 15}, {3, 7}, {9, 2}};
+
+	(void)state;
+	for (size_t i = 0; i < N(cases); i++) {
+		struct pcptune_rule_state s = g4(51200, 5420, 51200);
+
+		s.alloc_factor = 4; /* without meaning here */
+		assert_int_equal(pcptune_rules_refill(&s, cases[i].order, 0, 0), cases[i].blocks);
+		assert_int_equal(s.alloc_factor, 4);
+	}
+}
+
+static void refill_raises_high(void **state)
+{
+	struct pcptune_rule_state s = g4(5420, 5420, 51200);
+
+	(void)state;
+	pcptune_rules_refill(&s, 0, 0, 0);
+	assert_int_equal(s.high, 5483);
+	pcptune_rules_refill(&s, 0, 0, 0);
+	assert_int_equal(s.high, 5609);
+	/* not when memory is short, not above high_max, not when min and max are one */
+	pcptune_rules_refill(&s, 0, 0, PCPTUNE_ZS_BELOW_HIGH);
+	assert_int_equal(s.high, 5609);
+	s.high = 51190;
+	pcptune_rules_refill(&s, 0, 0, 0);
+	assert_int_equal(s.high, 51200);
+	s = g4(500, 500, 500);
+	pcptune_rules_refill(&s, 0, 0, 0);
+	assert_int_equal(s.high, 500);
+	/* a live high outside its bounds comes back into them first */
+	s = g4(0, 5420, 51200);
+	pcptune_rules_refill(&s, 0, 0, PCPTUNE_ZS_BELOW_HIGH);
+	assert_int_equal(s.high, 5420);
+}
+
+static void free_drains_at_high(void **state)
+{
+	struct pcptune_rule_state s = g4(500, 500, 500);
+	bool fired;
+
+	(void)state;
+	assert_int_equal(pcptune_rules_free(&s, 0, 499, 0, &fired), 0);
+	/* two frees in a row: less than a batch, so a batch */
+	assert_int_equal(pcptune_rules_free(&s, 0, 500, 0, &fired), 63);
+	assert_false(fired);
+	/* a long run leaves a batch behind */
+	s.free_count = 2016;
+	assert_int_equal(pcptune_rules_free(&s, 0, 500, 0, &fired), 437);
+	/* and does not count on for ever */
+	assert_int_equal(s.free_count, 2016);
+	/* never more than there is */
+	s = g4(0, 0, 0);
+	assert_int_equal(pcptune_rules_free(&s, 0, 1, 0, &fired), 1);
+}
+
+static void free_raises_high_for_long_runs(void **state)
+{
+	struct pcptune_rule_state s = g4(300, 252, 51200);
+	bool fired;
+
+	(void)state;
+	s.free_count = 1000;
+	/* decided by the old high; the new one is free_count + batch */
+	assert_int_equal(pcptune_rules_free(&s, 0, 300, 0, &fired), 237);
+	assert_int_equal(s.high, 1001 + 63);
+}
+
+static void allocations_halve_free_count(void **state)
+{
+	struct pcptune_rule_state s = g4(500, 500, 500);
+
+	(void)state;
+	s.free_count = 2016;
+	pcptune_rules_on_alloc(&s);
+	assert_int_equal(s.free_count, 1008);
+}
+
+/* One high-order free in a run of small ones drains nothing; two in a row do. */
+static void two_consecutive_high_orders(void **state)
+{
+	struct pcptune_rule_state s = g4(51200, 5420, 51200);
+	bool fired;
+
+	(void)state;
+	s.free_count = 100;
+	assert_int_equal(pcptune_rules_free(&s, 1, 1000, 0, &fired), 0);
+	assert_false(fired);
+	assert_int_equal(pcptune_rules_free(&s, 0, 1001, 0, &fired), 0);
+	assert_int_equal(pcptune_rules_free(&s, 1, 1003, 0, &fired), 0);
+	assert_false(fired);
+	assert_int_equal(pcptune_rules_free(&s, 1, 1005, 0, &fired), 1005);
+	assert_true(fired);
+	assert_int_equal(s.high, 51200 - 2016);
+	/* at most one move */
+	assert_int_equal(pcptune_rules_free(&s, 2, 9000, 0, &fired), 2016);
+	assert_true(fired);
+	/* a huge block is not of these orders */
+	assert_int_equal(pcptune_rules_free(&s, 9, 9000, 0, &fired), 0);
+	assert_int_equal(pcptune_rules_free(&s, 1, 9002, 0, &fired), 0);
+	/* a run below a batch does not fire */
+	s = g4(51200, 5420, 51200);
+	pcptune_rules_free(&s, 1, 2, 0, &fired);
+	assert_int_equal(pcptune_rules_free(&s, 1, 4, 0, &fired), 0);
+	assert_false(fired);
+	/* with a large cache slice a batch stays */
+	s.free_count = 100;
+	s.flags |= PCPTUNE_RF_FREE_HIGH_BATCH;
+	assert_int_equal(pcptune_rules_free(&s, 1, 62, 0, &fired), 0);
+	assert_int_equal(pcptune_rules_free(&s, 1, 64, 0, &fired), 64);
+}
+
+static void short_memory_lowers_high(void **state)
+{
+	struct pcptune_rule_state s = g4(10000, 5420, 51200);
+	bool fired;
+
+	(void)state;
+	assert_int_equal(pcptune_rules_free(&s, 0, 1000, PCPTUNE_ZS_RECLAIM_ACTIVE, &fired), 63);
+	assert_int_equal(s.high, 9937);
+	assert_int_equal(pcptune_rules_free(&s, 0, 200, PCPTUNE_ZS_RECLAIM_ACTIVE, &fired), 0);
+	s = g4(10000, 5420, 51200);
+	assert_int_equal(pcptune_rules_free(&s, 0, 5420, PCPTUNE_ZS_BELOW_HIGH, &fired), 63);
+	assert_int_equal(s.high, 9937);
+	assert_int_equal(pcptune_rules_free(&s, 0, 5419, PCPTUNE_ZS_BELOW_HIGH, &fired), 0);
+}
+
+static void decay(void **state)
+{
+	struct pcptune_rule_state s = g4(51200, 5420, 51200);
+
+	(void)state;
+	assert_int_equal(pcptune_rules_decay(51200, 5420, 0, 2016), 44800);
+	assert_int_equal(pcptune_rules_decay(44800, 5420, 0, 2016), 39200);
+	/* one tick gives back at most one move */
+	assert_int_equal(pcptune_rules_decay(51200, 5420, 50000, 2016), 47984);
+	assert_int_equal(pcptune_rules_decay(5500, 5420, 0, 2016), 5420);
+	assert_int_equal(pcptune_rules_decay(5420, 5420, 9000, 2016), 5420);
+	assert_int_equal(pcptune_rules_tick(&s, 50000), 2016);
+	assert_int_equal(s.high, 47984);
+	s.rules = PCPTUNE_RULES_G1;
+	assert_int_equal(pcptune_rules_tick(&s, 60000), 0);
+}
+
+static void g0_is_fixed(void **state)
+{
+	struct pcptune_rule_state s = {.rules = PCPTUNE_RULES_G0, .high = 378, .batch = 63};
+	bool fired;
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(pcptune_rules_refill(&s, 0, 0, 0), 63);
+	assert_int_equal(pcptune_rules_free(&s, 0, 377, 0, &fired), 0);
+	assert_int_equal(pcptune_rules_free(&s, 0, 378, 0, &fired), 63);
+	assert_int_equal(pcptune_rules_free(&s, 0, 378, 0, &fired), 63);
+	assert_int_equal(s.high, 378);
+	assert_true(pcptune_rules_has_list(PCPTUNE_RULES_G0, 0));
+	assert_false(pcptune_rules_has_list(PCPTUNE_RULES_G0, 1));
+	assert_false(pcptune_rules_has_list(PCPTUNE_RULES_G1, 9));
+	assert_true(pcptune_rules_has_list(PCPTUNE_RULES_G4, 9));
+	assert_false(pcptune_rules_has_list(PCPTUNE_RULES_G4, 4));
+}
+
+static void g1_doubles_drains(void **state)
+{
+	/* 814 is the example of the patch; it starts with one doubling done */
+	static const uint32_t want[] = {126, 252, 504, 751, 751};
+	struct pcptune_rule_state s = {.rules = PCPTUNE_RULES_G1, .high = 814, .batch = 63};
+	bool fired;
+
+	(void)state;
+	assert_int_equal(pcptune_rules_free(&s, 0, 814, 0, &fired), 63);
+	for (size_t i = 0; i < N(want); i++)
+		assert_int_equal(pcptune_rules_free(&s, 0, 814, 0, &fired), want[i]);
+	pcptune_rules_on_alloc(&s);
+	pcptune_rules_on_alloc(&s);
+	assert_int_equal(s.free_count, 1);
+	assert_int_equal(pcptune_rules_free(&s, 0, 814, 0, &fired), 126);
+	assert_int_equal(pcptune_rules_free(&s, 0, 252, PCPTUNE_ZS_RECLAIM_ACTIVE, &fired), 252);
+}
+
+static void names(void **state)
+{
+	(void)state;
+	assert_string_equal(pcptune_rules_name(PCPTUNE_RULES_G4), "g4");
+	assert_string_equal(pcptune_rules_name(7), "?");
+	assert_true(pcptune_rules_known(PCPTUNE_RULES_G1));
+	assert_false(pcptune_rules_known(2));
+	assert_false(pcptune_rules_known(UINT32_MAX));
+}
+
+static uint32_t next_random(uint32_t n)
+{
+	static uint64_t x = 88172645463325252u;
+
+	x ^= x << 13;
+	x ^= x >> 7;
+	x ^= x << 17;
+	return (uint32_t)(x % n);
+}
+
+/* Whatever comes in, high stays in its bounds and no move is larger than what is there. */
+static void any_input_keeps_bounds(void **state)
+{
+	static const uint32_t ids[] = {PCPTUNE_RULES_G0, PCPTUNE_RULES_G1, PCPTUNE_RULES_G4};
+
+	(void)state;
+	for (int i = 0; i < 200000; i++) {
+		struct pcptune_rule_state s = {.rules = ids[i % 3]};
+		uint32_t count, n;
+		bool fired;
+
+		s.batch = 1 + next_random(1024);
+		s.scale_max = next_random(7);
+		s.high_min = next_random(1u << 23);
+		s.high_max = s.high_min + next_random((1u << 23) - s.high_min);
+		s.high = next_random(1u << 23);
+		s.alloc_factor = next_random(s.scale_max + 1);
+		s.free_count = next_random(70000);
+		count = next_random(1u << 23);
+		n = pcptune_rules_refill(&s, next_random(4), count, next_random(4));
+		assert_in_range(n, 1, pcptune_max_u32(2, pcptune_max_move(&s)));
+		n = pcptune_rules_free(&s, next_random(4), count, next_random(4), &fired);
+		assert_in_range(n, 0, count);
+		if (s.rules == PCPTUNE_RULES_G4)
+			assert_in_range(s.high, s.high_min, s.high_max);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(batch_thresholds),
+		cmocka_unit_test(bounds_of_high),
+		cmocka_unit_test(refills_double),
+		cmocka_unit_test(a_free_halves_refills),
+		cmocka_unit_test(refill_is_bounded_by_room),
+		cmocka_unit_test(refill_of_larger_orders),
+		cmocka_unit_test(refill_raises_high),
+		cmocka_unit_test(free_drains_at_high),
+		cmocka_unit_test(free_raises_high_for_long_runs),
+		cmocka_unit_test(allocations_halve_free_count),
+		cmocka_unit_test(two_consecutive_high_orders),
+		cmocka_unit_test(short_memory_lowers_high),
+		cmocka_unit_test(decay),
+		cmocka_unit_test(g0_is_fixed),
+		cmocka_unit_test(g1_doubles_drains),
+		cmocka_unit_test(names),
+		cmocka_unit_test(any_input_keeps_bounds),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

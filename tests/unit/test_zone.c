@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The buddy system against a trivial model: a map of used pages. A request must succeed exactly
+ * when an aligned run of free pages exists, never overlap what is out, and everything must merge
+ * back. Memory is returned at random meanwhile.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocator/zone.h"
+
+#define PAGES (8u * PCPA_BLOCK)
+
+static struct pcpa_zone zone;
+static struct pcptune_zctr counters;
+static uint8_t used[PAGES];
+static struct {
+	uint32_t pfn;
+	unsigned order;
+} out[PAGES];
+static size_t n_out;
+static uint64_t seed = 42;
+
+static uint32_t rnd(uint32_t n)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed % n);
+}
+
+static int model_has(unsigned order)
+{
+	for (uint32_t at = 0; at < PAGES; at += 1u << order)
+		if (!memchr(used + at, 1, (size_t)1 << order))
+			return 1;
+	return 0;
+}
+
+static uint32_t take(unsigned order)
+{
+	uint32_t pfn;
+
+	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &counters);
+	pfn = pcpa_zone_take(&zone, order, PCPA_IN_USE);
+	pcpa_zone_leave(&zone);
+	return pfn;
+}
+
+static void give(uint32_t pfn, unsigned order)
+{
+	pcpa_zone_enter(&zone, PCPA_PATH_FREE, &counters);
+	pcpa_zone_give(&zone, pfn, order, PCPA_BACKED);
+	pcpa_zone_leave(&zone);
+}
+
+static void check(void)
+{
+	uint64_t in_use = 0, listed = 0, expected = 0;
+	const char *what = pcpa_zone_check(&zone, &in_use, &listed);
+
+	for (uint32_t i = 0; i < PAGES; i++)
+		expected += used[i];
+	if (what)
+		fail_msg("%s", what);
+	assert_int_equal(in_use, expected);
+	assert_int_equal(listed, 0);
+	assert_int_equal(zone.free_pages + in_use, zone.grown);
+}
+
+static void step_take(void)
+{
+	unsigned order = rnd(3) ? rnd(4) : rnd(PCPA_ORDERS);
+	uint32_t pfn = take(order);
+
+	if (pfn == PCPA_NO_PAGE) {
+		assert_false(model_has(order));
+		return;
+	}
+	assert_int_equal(pfn & ((1u << order) - 1), 0);
+	assert_null(memchr(used + pfn, 1, (size_t)1 << order));
+	assert_int_equal(pcpa_tag_get(&zone, pfn), pcpa_tag(PCPA_IN_USE, order));
+	memset(used + pfn, 1, (size_t)1 << order);
+	out[n_out].pfn = pfn;
+	out[n_out++].order = order;
+}
+
+static void step_give(void)
+{
+	size_t i;
+
+	if (!n_out)
+		return;
+	i = rnd((uint32_t)n_out);
+	give(out[i].pfn, out[i].order);
+	memset(used + out[i].pfn, 0, (size_t)1 << out[i].order);
+	out[i] = out[--n_out];
+}
+
+/* Takes a cold block out, lets a few operations pass, and puts it back. */
+static void step_return(void)
+{
+	unsigned order = 0;
+	uint32_t pfn;
+
+	pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &counters);
+	pfn = pcpa_zone_take_cold(&zone, zone.tick, &order);
+	pcpa_zone_leave(&zone);
+	if (pfn == PCPA_NO_PAGE)
+		return;
+	for (int i = 0; i < 5; i++)
+		step_give();
+	check();
+	pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &counters);
+	pcpa_zone_put_returned(&zone, pfn, order, rnd(8) ? PCPA_BARE : PCPA_BACKED);
+	pcpa_zone_leave(&zone);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	memset(&zone, 0, sizeof(zone));
+	memset(used, 0, sizeof(used));
+	n_out = 0;
+	return pcpa_zone_reserve(&zone, 0, PAGES, -1);
+}
+
+static void random_operations(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 60000; i++) {
+		/* the mean fill wanders, so that both ends are reached */
+		uint32_t bias = i / 6000 % 2 ? 40 : 60;
+
+		if (rnd(100) < bias)
+			step_take();
+		else
+			step_give();
+		if (!rnd(200))
+			step_return();
+		if (!rnd(500))
+			check();
+	}
+	while (n_out)
+		step_give();
+	check();
+	/* all merged: nothing but blocks of the largest order */
+	assert_int_equal((zone.mask[0] | zone.mask[1]) & ~(1u << PCPTUNE_MAX_ORDER), 0);
+	assert_int_equal(zone.free_pages, zone.grown);
+}
+
+static void grows_only_when_needed(void **state)
+{
+	uint32_t first;
+
+	(void)state;
+	assert_int_equal(zone.grown, 0);
+	first = take(0);
+	assert_int_equal(zone.grown, PCPA_BLOCK);
+	assert_int_equal(zone.bare_pages, PCPA_BLOCK - 1);
+	/* what was used is preferred to what was not */
+	give(first, 0);
+	assert_int_equal(take(3), 0);
+	assert_int_equal(zone.grown, PCPA_BLOCK);
+}
+
+static void ascending(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < PCPA_BLOCK; i++)
+		assert_int_equal(take(0), i);
+}
+
+static void prefers_blocks_with_memory(void **state)
+{
+	uint32_t a = take(PCPTUNE_MAX_ORDER), b = take(PCPTUNE_MAX_ORDER), cold;
+	unsigned order = 0;
+
+	(void)state;
+	give(a, PCPTUNE_MAX_ORDER);
+	cold = pcpa_zone_take_cold(&zone, zone.tick, &order);
+	assert_int_equal(cold, a);
+	assert_int_equal(order, PCPTUNE_MAX_ORDER);
+	pcpa_zone_put_returned(&zone, cold, order, PCPA_BARE);
+	assert_int_equal(zone.bare_pages, PCPA_BLOCK);
+	give(b, PCPTUNE_MAX_ORDER);
+	assert_int_equal(take(0), b);
+	assert_int_equal(zone.bare_pages, PCPA_BLOCK);
+}
+
+static void young_blocks_stay(void **state)
+{
+	unsigned order = 0;
+	uint32_t a = take(0);
+
+	(void)state;
+	zone.tick = 10;
+	give(a, 0);
+	assert_int_equal(pcpa_zone_take_cold(&zone, 8, &order), PCPA_NO_PAGE);
+	zone.tick = 12;
+	assert_int_not_equal(pcpa_zone_take_cold(&zone, 10, &order), PCPA_NO_PAGE);
+}
+
+static void watermarks(void **state)
+{
+	uint32_t a[8];
+
+	(void)state;
+	zone.wmark_low = 2 * PCPA_BLOCK;
+	zone.wmark_high = 4 * PCPA_BLOCK;
+	for (int i = 0; i < 8; i++) {
+		a[i] = take(PCPTUNE_MAX_ORDER);
+		assert_int_equal(zone.state, i < 4 ? 0 : i < 6 ? 1 : 3);
+	}
+	/* reclaim goes on until the high mark */
+	for (int i = 0; i < 8; i++) {
+		give(a[i], PCPTUNE_MAX_ORDER);
+		assert_int_equal(zone.state, i < 3 ? 3 : 0);
+	}
+}
+
+static void lock_is_counted(void **state)
+{
+	struct pcptune_zctr c = {0};
+
+	(void)state;
+	for (int i = 0; i < 128; i++) {
+		pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+		pcpa_zone_leave(&zone);
+	}
+	assert_int_equal(c.lock_free_taken, 128);
+	assert_int_equal(c.lock_free_contended, 0);
+	assert_int_equal(c.lock_alloc_taken, 0);
+	assert_true(c.lock_free_hold_ns > 0);
+	assert_int_equal(pcpa_in_zone, 0);
+}
+
+/* The check itself must be able to fail. */
+static void check_finds_damage(void **state)
+{
+	uint64_t in_use, listed;
+	uint32_t a = take(2);
+
+	(void)state;
+	assert_null(pcpa_zone_check(&zone, &in_use, &listed));
+	pcpa_tag_set(&zone, a, PCPA_IN_USE, 3);
+	assert_non_null(pcpa_zone_check(&zone, &in_use, &listed));
+	pcpa_tag_set(&zone, a, PCPA_NOWHERE, 0);
+	assert_non_null(pcpa_zone_check(&zone, &in_use, &listed));
+	pcpa_tag_set(&zone, a, PCPA_IN_USE, 2);
+	zone.free_pages++;
+	assert_non_null(pcpa_zone_check(&zone, &in_use, &listed));
+	zone.free_pages--;
+	zone.mask[PCPA_BARE] ^= 1u << 2;
+	assert_non_null(pcpa_zone_check(&zone, &in_use, &listed));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(random_operations, set_up),
+		cmocka_unit_test_setup(grows_only_when_needed, set_up),
+		cmocka_unit_test_setup(ascending, set_up),
+		cmocka_unit_test_setup(prefers_blocks_with_memory, set_up),
+		cmocka_unit_test_setup(young_blocks_stay, set_up),
+		cmocka_unit_test_setup(watermarks, set_up),
+		cmocka_unit_test_setup(lock_is_counted, set_up),
+		cmocka_unit_test_setup(check_finds_damage, set_up),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -42,6 +42,22 @@ void pcpa_pcp_lock(struct pcptune_cpu_block *b)
 	}
 }
 
+/*
+ * The caller's try. Whoever holds the lists of our CPU has most likely lost this very CPU to us in
+ * the midst of it and, left alone, would keep them locked for a whole time slice: millions of calls
+ * that all go to the zone. So let it run once. A second failure is a remote owner, or ourselves
+ * below a signal handler: to the zone, as the kernel does.
+ */
+static bool enter(struct pcptune_cpu_block *b)
+{
+	if (__builtin_expect(pcpa_pcp_trylock(b), 1))
+		return true;
+	if (pcpa_in_zone)
+		return false;
+	pcpa_yield();
+	return pcpa_pcp_trylock(b);
+}
+
 /* ---- words ---- */
 
 static inline uint32_t list_count(const struct pcptune_list *l)
@@ -562,7 +578,7 @@ void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
 	unsigned list = list_of[order];
 	void *block;
 
-	if (list == NO_LIST || !pcpa_pcp_trylock(b))
+	if (list == NO_LIST || !enter(b))
 		return alloc_direct(z, b, order, list != NO_LIST);
 	if (pcpa_get(&b->pcp.rules) != PCPTUNE_RULES_G0)
 		pcpa_put(&b->pcp.free_count, pcpa_get(&b->pcp.free_count) >> 1);
@@ -576,7 +592,7 @@ size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, s
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
 	unsigned list = list_of[order];
-	bool listed = list != NO_LIST && pcpa_pcp_trylock(b);
+	bool listed = list != NO_LIST && enter(b);
 	size_t got = 0;
 
 	n = n < BULK_HOLD ? n : BULK_HOLD;
@@ -638,7 +654,7 @@ void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size
 
 	while (n) {
 		size_t part = n < BULK_HOLD ? n : BULK_HOLD;
-		bool listed = list != NO_LIST && pcpa_pcp_trylock(b);
+		bool listed = list != NO_LIST && enter(b);
 
 		for (size_t i = 0; i < part; i++)
 			if (!listed || !put_locked(z, b, list, blocks[i], order))

@@ -98,10 +98,10 @@ bool host_clamp(const struct pcptune_shape *shape, const struct limits *old, uin
 		c.high_max = pcptune_min_u32(c.high_max, most);
 	c.high = clamp_high(old, &c, set, most, ceil);
 	clamp_bounds(old, &c, ceil);
-	if (c.batch != old->batch)
-		c.batch = pcptune_clamp_u32(c.batch, 1, PCPTUNE_MAX_BATCH);
 	if (c.high)
 		c.batch = pcptune_min_u32(c.batch, c.high);
+	if (c.batch != old->batch)
+		c.batch = pcptune_clamp_u32(c.batch, 1, PCPTUNE_MAX_BATCH);
 	if (c.scale_max > PCPTUNE_MAX_SCALE)
 		c.scale_max = old->scale_max;
 	if (!pcptune_rules_known(c.rules))

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The claim of one daemon on its socket path: directory, lock file, stale sockets, binding.
+ */
+#ifndef PCPTUNE_DAEMON_CLAIM_H
+#define PCPTUNE_DAEMON_CLAIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct claim;
+
+#define CLAIM_WHY 512u
+
+/*
+ * Is the directory there, or may it be created? With create it is. why: CLAIM_WHY bytes; on
+ * success it says what was, or would be, done ("" for nothing).
+ */
+int claim_directory(const char *socket, bool create, char *why);
+/* Would claim_new() find the lock free? Creates nothing. -EBUSY: why names the holder. */
+int claim_probe(const char *socket, char *why);
+/*
+ * Takes SOCKET.lock (flock; holds our pid and configuration). -EBUSY: another daemon has it, why
+ * names its pid and configuration.
+ */
+int claim_new(const char *socket, const char *config, struct claim **ret, char *why);
+/* Removes the lock file and lets go. */
+void claim_free(struct claim *c);
+/*
+ * A listening non-blocking socket at path; a stale socket file there is replaced. Only for a
+ * holder of the claim. Returns the descriptor or -errno.
+ */
+int claim_bind(const char *path, int type, unsigned mode, char *why);
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The state of the daemon as JSON, key by key as docs/control.md says. Numbers are read from the
+ * segment when they are asked for, so that they are never older than the answer.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "daemon/clock.h"
+#include "daemon/ctl.h"
+#include "daemon/journal.h"
+#include "lib/text.h"
+#include <pcptune/rules.h>
+
+static const char *mode_name(uint32_t mode)
+{
+	return mode == PCPTUNE_MODE_OFF	     ? "off"
+	       : mode == PCPTUNE_MODE_LOCKED ? "locked"
+	       : mode == PCPTUNE_MODE_RSEQ   ? "rseq"
+					     : "unknown";
+}
+
+static void put(json_t *o, const char *key, uint64_t value)
+{
+	json_object_set_new(o, key, json_integer((json_int_t)value));
+}
+
+static void put_text(json_t *o, const char *key, const char *text)
+{
+	json_t *s = json_string(text);
+
+	json_object_set_new(o, key, s ? s : json_string("?"));
+}
+
+/* 100 x waiting / CPU time; null where CPU time is not known */
+static json_t *percent(uint64_t wait_ns, uint64_t cpu_us, bool known)
+{
+	if (!known || !cpu_us)
+		return known && !wait_ns ? json_real(0.0) : json_null();
+	return json_real((double)wait_ns / 10.0 / (double)cpu_us);
+}
+
+static json_t *show_log(struct daemon *d)
+{
+	static const char *const names[] = {"off", "ok", "lost"};
+	struct journal_losses lost;
+	const char *path = journal_path(d->journal);
+	json_t *o = json_object();
+
+	journal_losses(d->journal, &lost);
+	json_object_set_new(o, "enabled", json_boolean(d->config->log.enabled));
+	json_object_set_new(o, "path", path ? json_string(path) : json_null());
+	put_text(o, "state", names[journal_state(d->journal)]);
+	put(o, "lost_samples", lost.samples);
+	put(o, "lost_decisions", lost.decisions);
+	json_object_set_new(o, "error", *lost.error ? json_string(lost.error) : json_null());
+	return o;
+}
+
+json_t *show_daemon(struct daemon *d)
+{
+	json_t *o = json_object();
+
+	put_text(o, "version", PCPTUNE_VERSION);
+	put(o, "pid", (uint64_t)getpid());
+	json_object_set_new(o, "uptime_s", json_real((double)(mono_ms() - d->start_ms) / 1000.0));
+	put_text(o, "socket", d->config->socket);
+	json_object_set_new(o, "config",
+			    d->config->file ? json_string(d->config->file) : json_null());
+	put(o, "interval_ms", (uint64_t)d->config->interval_ms);
+	json_object_set_new(o, "dry_run", json_boolean(d->config->dry_run));
+	put(o, "n_targets", d->n_targets);
+	json_object_set_new(o, "log", show_log(d));
+	return o;
+}
+
+static const char *policy_state(const struct target *t)
+{
+	if (t->benched)
+		return "benched";
+	for (uint32_t i = 0; i < t->n; i++) {
+		if (!(t->marks[i].flags & MARK_PINNED))
+			return "running";
+	}
+	return "pinned";
+}
+
+json_t *show_target_line(struct target *t)
+{
+	json_t *o = json_object();
+
+	put(o, "id", t->id);
+	put_text(o, "name", t->info.name);
+	put(o, "pid", (uint64_t)t->pid);
+	put(o, "uid", t->uid);
+	put_text(o, "policy", policy_desc(t->active.module)->name);
+	json_object_set_new(o, "attached_s",
+			    json_real((double)(boot_us() - t->attached.boot_us) / 1e6));
+	put(o, "held_pages", t->held);
+	put(o, "decisions", t->decisions);
+	return o;
+}
+
+static json_t *show_cpu(struct target *t, uint32_t i, const struct pcptune_cpu *c)
+{
+	const struct mark *m = &t->marks[i];
+	json_t *o = json_object();
+
+	put(o, "cpu", i % t->info.n_cpus);
+	put(o, "count", c->count);
+	put(o, "high", c->high);
+	put(o, "high_min", c->high_min);
+	put(o, "high_max", c->high_max);
+	put(o, "batch", c->batch);
+	put(o, "scale_max", c->scale_max);
+	put_text(o, "rules", pcptune_rules_name(c->rules));
+	put(o, "alloc_pages", c->alloc_pages);
+	put(o, "free_pages", c->free_pages);
+	put(o, "alloc_zone", c->alloc_zone);
+	put(o, "free_zone", c->free_zone);
+	put(o, "refills", c->refills);
+	put(o, "drains", c->drains);
+	put(o, "free_high", c->free_high);
+	json_object_set_new(o, "contend_pct",
+			    percent(t->shown_wait[i] + t->window_wait[i],
+				    t->shown_cpu_us + t->window_cpu_us, t->cpu_us != 0));
+	json_object_set_new(o, "pinned", json_boolean(m->flags & MARK_PINNED));
+	json_object_set_new(o, "drift", json_boolean(m->flags & MARK_DRIFT));
+	return o;
+}
+
+static json_t *show_zone(struct target *t, uint32_t zone)
+{
+	json_t *o = json_object(), *cpus = json_array();
+	struct segreader_zone z;
+	struct pcptune_cpu c;
+
+	segreader_zone(t->sr, zone, &z);
+	put(o, "id", z.id);
+	json_object_set_new(o, "node", json_integer(z.node));
+	put(o, "managed_pages", z.managed_pages);
+	put(o, "free_pages", z.free_pages);
+	put(o, "low_wmark_pages", z.low_wmark_pages);
+	for (uint32_t i = zone * t->info.n_cpus; i < (zone + 1) * t->info.n_cpus; i++) {
+		target_cpu_total(t, i, &c);
+		if (c.high)
+			json_array_append_new(cpus, show_cpu(t, i, &c));
+	}
+	json_object_set_new(o, "cpus", cpus);
+	return o;
+}
+
+json_t *show_target(struct target *t)
+{
+	json_t *o = show_target_line(t), *zones = json_array();
+	char tag[24];
+	uint64_t us;
+	bool known = target_cpu_time(t, true, &us);
+
+	snprintf(tag, sizeof(tag), "%016llx", (unsigned long long)t->info.run_tag);
+	json_object_set_new(o, "tag", t->info.run_tag ? json_string(tag) : json_null());
+	put_text(o, "mode", mode_name(segreader_mode(t->sr)));
+	put_text(o, "policy_state", policy_state(t));
+	put_text(o, "why", t->policy_why);
+	json_object_set_new(o, "dry_run", json_boolean(t->active.dry_run));
+	json_object_set_new(o, "cpu_us", known ? json_integer((json_int_t)us) : json_null());
+	json_object_set_new(o, "contend_pct",
+			    percent(t->shown_wait_ns + t->window_wait_ns,
+				    t->shown_cpu_us + t->window_cpu_us, known));
+	for (uint32_t z = 0; z < t->info.n_zones; z++)
+		json_array_append_new(zones, show_zone(t, z));
+	json_object_set_new(o, "zones", zones);
+	return o;
+}
+
+static json_t *show_param(const struct pcptune_param *p, int64_t value)
+{
+	if (p->type == PCPTUNE_PARAM_BOOL)
+		return json_boolean(value != 0);
+	if (p->type == PCPTUNE_PARAM_ENUM && value >= 0)
+		return json_string(p->choices[value]);
+	return json_integer(value);
+}
+
+json_t *show_policy(struct target *t)
+{
+	const struct pcptune_policy *p = policy_desc(t->active.module);
+	json_t *o = json_object(), *params = json_object();
+
+	put(o, "target", t->id);
+	put_text(o, "policy", p->name);
+	put_text(o, "version", p->version);
+	for (uint32_t i = 0; i < p->n_params; i++) {
+		const struct pcptune_param *row = policy_param(t->active.module, i);
+
+		json_object_set_new(params, row->name, show_param(row, t->active.params[i]));
+	}
+	json_object_set_new(o, "params", params);
+	put_text(o, "why", t->policy_why);
+	put_text(o, "state", policy_state(t));
+	return o;
+}
+
+static json_t *show_cpu_counters(struct target *t, uint32_t i)
+{
+	json_t *o = json_object();
+	struct pcptune_cpu c;
+
+	target_cpu_total(t, i, &c);
+	put(o, "cpu", i % t->info.n_cpus);
+	put(o, "count", c.count);
+#define PCPTUNE_LIST(field, unit, line, para)  put(o, #field, c.field);
+#define PCPTUNE_ZCTR(field, unit, line, para)  put(o, #field, c.field);
+#define PCPTUNE_PCTR(field, unit, line, para)  put(o, #field, c.field);
+#define PCPTUNE_GAUGE(field, unit, line, para) put(o, #field, c.field);
+#include <pcptune/counters.def>
+	return o;
+}
+
+static json_t *show_zone_counters(struct target *t, uint32_t zone)
+{
+	json_t *o = json_object(), *cpus = json_array();
+	struct segreader_zone z;
+
+	segreader_zone(t->sr, zone, &z);
+	put(o, "id", z.id);
+	json_object_set_new(o, "node", json_integer(z.node));
+#define PCPTUNE_ZGAUGE(field, unit, line, para) put(o, #field, z.field);
+#include <pcptune/counters.def>
+	for (uint32_t i = zone * t->info.n_cpus; i < (zone + 1) * t->info.n_cpus; i++)
+		json_array_append_new(cpus, show_cpu_counters(t, i));
+	json_object_set_new(o, "cpus", cpus);
+	return o;
+}
+
+json_t *show_counters(struct target *t)
+{
+	json_t *o = json_object(), *zones = json_array(), *proc = json_object();
+	struct segreader_proc p;
+
+	put(o, "target", t->id);
+	put_text(o, "name", t->info.name);
+	for (uint32_t z = 0; z < t->info.n_zones; z++)
+		json_array_append_new(zones, show_zone_counters(t, z));
+	json_object_set_new(o, "zones", zones);
+	segreader_proc(t->sr, &p);
+#define PCPTUNE_PROC(field, unit, line, para) put(proc, #field, p.field);
+#include <pcptune/counters.def>
+	json_object_set_new(o, "proc", proc);
+	return o;
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pure glue between the policy host, the journal and apply.c. Changes of all targets of a tick wait
+ * in one array, so that one transaction puts them on disk; only then does apply.c get them. The
+ * array grows to what the busiest tick needed and is used again.
+ *
+ * A policy that broke its contract three times is benched: `static` takes over with the values as
+ * they are, and status, log and an event say so.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "daemon/apply.h"
+#include "daemon/clock.h"
+#include "daemon/decide.h"
+#include "daemon/journal.h"
+#include "daemon/say.h"
+
+struct waiting {
+	struct target *t;
+	struct host_change change;
+	bool by_hand;
+	uint32_t given; /* by hand: enum limit_bit */
+	int64_t id;	/* in the log, 0: not there */
+};
+
+static struct {
+	struct waiting *v;
+	size_t n, max;
+	int64_t *ids;
+	size_t n_ids, max_ids;
+} tick;
+
+static struct say_gate gate_breach, gate_memory;
+
+/* ---- runs of no change ---- */
+
+static void close_run(struct target *t)
+{
+	if (!t->run.n)
+		return;
+	if (t->n_done_runs == t->max_done_runs) {
+		uint32_t max = t->max_done_runs ? t->max_done_runs * 2 : 8;
+		struct nochange_run *v = realloc(t->done_runs, max * sizeof(*v));
+
+		if (!v) { /* a summary row less */
+			memset(&t->run, 0, sizeof(t->run));
+			return;
+		}
+		t->done_runs = v;
+		t->max_done_runs = max;
+	}
+	t->done_runs[t->n_done_runs++] = t->run;
+	memset(&t->run, 0, sizeof(t->run));
+}
+
+static void no_change(struct target *t, uint32_t reason, uint64_t seq)
+{
+	if (journal_state(t->d->journal) != JOURNAL_OK)
+		return;
+	if (t->run.n && t->run.reason != reason)
+		close_run(t);
+	if (!t->run.n) {
+		t->run.reason = reason;
+		t->run.seq_first = seq;
+	}
+	t->run.seq_last = seq;
+	t->run.n++;
+	t->gathered = true;
+}
+
+/* ---- a policy that does not keep to its contract ---- */
+
+static void bench(struct target *t, const char *breach)
+{
+	struct choice fallback = {.dry_run = t->active.dry_run};
+	const char *name = policy_desc(t->active.module)->name;
+	char why[POLICY_WHY], text[CHOICE_WHY];
+	int r;
+
+	snprintf(text, sizeof(text), "%.31s was benched: %.80s", name, breach);
+	say(LOG_WARNING, "target %llu %s: policy %s; static takes over", (unsigned long long)t->id,
+	    t->info.name, text);
+	journal_event(t->d->journal, t, "benched", "%s", text);
+	r = policy_load("static", t->d->config->policy_path, &fallback.module, why);
+	if (!r) {
+		policy_params_default(fallback.module, fallback.params);
+		snprintf(fallback.why, sizeof(fallback.why), "%s", text);
+		r = target_assign(t, &fallback, t->by_operator, why);
+	}
+	choice_clear(&fallback);
+	t->benched = true;
+	snprintf(t->policy_why, sizeof(t->policy_why), "%s", text);
+	if (r < 0) {
+		say(LOG_ERR, "target %llu %s has no policy now: %s", (unsigned long long)t->id,
+		    t->info.name, why);
+		t->rest_until_us = UINT64_MAX;
+	}
+}
+
+static void breach(struct target *t, const char *why)
+{
+	say_gated(&gate_breach, LOG_WARNING, "target %llu %s: %s", (unsigned long long)t->id,
+		  t->info.name, why);
+	journal_event(t->d->journal, t, "policy-breach", "%s", why);
+	if (policy_instance_benched(t->pi))
+		bench(t, why);
+}
+
+/* ---- asking ---- */
+
+static bool wait_for_tick(struct target *t, const struct host_change *ch, bool by_hand,
+			  uint32_t given)
+{
+	if (tick.n == tick.max) {
+		size_t max = tick.max ? tick.max * 2 : 256;
+		struct waiting *v = realloc(tick.v, max * sizeof(*v));
+
+		if (!v) {
+			say_gated(&gate_memory, LOG_ERR, "no memory for %zu decisions", max);
+			return false;
+		}
+		tick.v = v;
+		tick.max = max;
+	}
+	tick.v[tick.n++] =
+		(struct waiting){.t = t, .change = *ch, .by_hand = by_hand, .given = given};
+	return true;
+}
+
+void decide(struct target *t, const struct pcptune_sample *s)
+{
+	char why[POLICY_WHY] = "";
+	struct host_answer a;
+	int r;
+
+	if (journal_holds(t->d->journal))
+		return; /* nothing may be applied; its samples are not in the log either */
+	t->fresh = false;
+	r = policy_instance_decide(t->pi, s, &a, why);
+	if (r < 0) {
+		if (r != -ESTALE)
+			breach(t, why);
+		return;
+	}
+	t->rest_until_us = s->time_us + (uint64_t)a.rest_ms * 1000u;
+	if (!a.n_changes)
+		no_change(t, a.reason, s->seq);
+	else
+		close_run(t);
+	for (uint32_t i = 0; i < a.n_changes; i++) {
+		if (!wait_for_tick(t, &a.changes[i], false, 0))
+			journal_lose_decisions(t->d->journal, t, 1);
+	}
+}
+
+int decide_by_hand(struct target *t, const struct host_change *ch, uint32_t given)
+{
+	return wait_for_tick(t, ch, true, given) ? 0 : -ENOMEM;
+}
+
+void decide_forget(struct target *t)
+{
+	for (size_t i = 0; i < tick.n; i++) {
+		if (tick.v[i].t == t)
+			tick.v[i].t = NULL;
+	}
+}
+
+/* ---- logging and applying ---- */
+
+static const char *reason_name(const struct waiting *w)
+{
+	static const char *const by_hand[] = {"", "set-by-operator", "unset-by-operator",
+					      "restored-on-exit"};
+	const struct pcptune_reason *r;
+
+	if (w->by_hand)
+		return by_hand[w->change.reason];
+	r = policy_reason(w->t->active.module, w->change.reason);
+	return r ? r->name : "?";
+}
+
+static bool is_dry(const struct waiting *w)
+{
+	return w->t->active.dry_run && !w->by_hand;
+}
+
+static void log_all(struct daemon *d)
+{
+	struct target *last = NULL;
+
+	for (size_t i = 0; i < tick.n; i++) {
+		struct waiting *w = &tick.v[i];
+
+		if (!w->t)
+			continue;
+		if (w->t != last)
+			journal_gathered(d->journal, w->t);
+		last = w->t;
+		w->id = journal_decision(d->journal, w->t, &w->change, reason_name(w), w->by_hand,
+					 is_dry(w) ? LOG_DRY_RUN : LOG_JOURNALED);
+	}
+}
+
+static bool chunk_due(const struct target *t, uint64_t now, bool all)
+{
+	return t->gathered && (all || now >= t->chunk_due_us);
+}
+
+static bool log_due(struct daemon *d, bool all)
+{
+	uint64_t now = boot_us();
+	bool any = tick.n > 0;
+
+	for (size_t i = 0; i < d->n_targets; i++) {
+		struct target *t = d->targets[i];
+
+		if (!chunk_due(t, now, all))
+			continue;
+		if (!any && !journal_begin(d->journal))
+			return false;
+		any = true;
+		journal_gathered(d->journal, t);
+	}
+	return any;
+}
+
+static bool write_log(struct daemon *d, bool all)
+{
+	if (tick.n && journal_begin(d->journal))
+		log_all(d);
+	return log_due(d, all) && journal_commit(d->journal);
+}
+
+static void carry_out(struct waiting *w)
+{
+	if (is_dry(w))
+		apply_dry(w->t, &w->change);
+	else
+		apply_change(w->t, &w->change, w->id, w->by_hand, w->given);
+}
+
+/* A decision that is not on disk is only carried out where the log is not required. */
+static bool may_act(struct waiting *w, bool logged)
+{
+	struct daemon *d = w->t->d;
+
+	if (journal_state(d->journal) == JOURNAL_OFF)
+		return true;
+	if (logged && w->id > 0)
+		return true;
+	w->id = 0;
+	journal_lose_decisions(d->journal, w->t, 1);
+	return !d->config->log.required;
+}
+
+static void keep_ids(void)
+{
+	tick.n_ids = 0;
+	if (tick.n > tick.max_ids) {
+		int64_t *ids = realloc(tick.ids, tick.n * sizeof(*ids));
+
+		if (!ids)
+			return;
+		tick.ids = ids;
+		tick.max_ids = tick.n;
+	}
+	for (size_t i = 0; i < tick.n; i++)
+		tick.ids[i] = tick.v[i].id;
+	tick.n_ids = tick.n;
+}
+
+const int64_t *decide_ids(size_t *ret_n)
+{
+	*ret_n = tick.n_ids;
+	return tick.ids;
+}
+
+void decide_flush(struct daemon *d, bool all_chunks)
+{
+	bool logged = write_log(d, all_chunks);
+
+	for (size_t i = 0; i < tick.n; i++) {
+		struct waiting *w = &tick.v[i];
+
+		if (w->t && may_act(w, logged))
+			carry_out(w);
+	}
+	apply_wake(d);
+	keep_ids();
+	tick.n = 0;
+}
+
+void decide_free(void)
+{
+	free(tick.v);
+	free(tick.ids);
+	memset(&tick, 0, sizeof(tick));
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A target: one attached process, its segment, its policy, and what the daemon knows of each of
+ * its CPUs.
+ *
+ * Written by: attach.c (life), sample.c (samples, windows), decide.c (policy, runs of no change),
+ * apply.c (words, marks, inflight), effect.c (buckets, effects), journal.c (log rows).
+ */
+#ifndef PCPTUNE_DAEMON_TARGET_H
+#define PCPTUNE_DAEMON_TARGET_H
+
+#include <event2/event.h>
+#include <time.h>
+#include "daemon/choice.h"
+#include "daemon/daemon.h"
+#include "lib/codec.h"
+#include "lib/logstore.h"
+#include "lib/segreader.h"
+
+enum mark_flags {
+	MARK_PINNED = 1u << 0,	 /* by the operator, until unset */
+	MARK_DRIFT = 1u << 1,	 /* somebody else wrote the words: hands off */
+	MARK_INFLIGHT = 1u << 2, /* written, not yet taken over */
+	MARK_CHANGED = 1u << 3,	 /* we wrote since the attachment; `orig` is set */
+	MARK_SETTLING = 1u << 4,
+};
+
+/* What the daemon keeps of one CPU. */
+struct mark {
+	struct control words;	  /* as written by us, or as found at the attachment */
+	uint32_t seq;		  /* that belongs to them */
+	uint32_t flags;		  /* enum mark_flags */
+	int64_t decision;	  /* last one written, 0: none */
+	uint64_t settle_until_us; /* boot clock */
+	struct limits orig;	  /* before our first change, or at the attachment */
+	struct limits dry;	  /* last proposal of a dry run */
+	uint32_t dry_repeats;
+};
+
+/* A decision that was written and that the target has not taken over yet. */
+struct inflight {
+	uint32_t index;
+	bool logged; /* its outcome "written" is in the log */
+	int64_t decision;
+};
+
+/* Consecutive "no change" answers of one reason. */
+struct nochange_run {
+	int64_t row; /* 0: not in the log yet */
+	uint32_t reason;
+	uint64_t seq_first, seq_last, n;
+};
+
+struct totals {
+	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, refills, drains, free_high;
+	uint64_t taken[3], contended[3], wait_ns[3]; /* alloc, free, agent */
+};
+
+struct effects; /* effect.c */
+struct tag;	/* summary.c */
+
+struct target {
+	struct daemon *d;
+	uint64_t id;
+	int fd;
+	struct event *ev;
+	struct segreader *sr;
+	struct segreader_info info;
+	struct pcptune_shape shape;
+	int64_t pid; /* as we see it, 0: not visible */
+	uint32_t uid;
+	bool reconnect;
+	struct logstamp attached;
+	uint32_t n; /* entries: zones x slots */
+
+	/* policy */
+	struct choice active;	  /* in force */
+	struct choice configured; /* by the rules, to see what a reload changes */
+	struct policy_instance *pi;
+	bool by_operator, benched, fresh; /* fresh: the instance has seen no sample yet */
+	char policy_why[200];
+	uint64_t rest_until_us;
+	struct nochange_run run;	/* open */
+	struct nochange_run *done_runs; /* closed, to be logged */
+	uint32_t n_done_runs, max_done_runs;
+
+	/* sampling */
+	struct pcptune_cpu *cpus;
+	uint32_t *active_cpus;
+	uint32_t *counts; /* count of each CPU at its last sample, for `held` */
+	uint64_t held, held_peak;
+	uint64_t seq, last_us, last_cpu_us, cpu_us, cpu_us_base;
+	bool cpu_known, gap;
+	clockid_t cpu_clock;
+	struct pcptune_encoder *enc;
+	uint64_t chunk_due_us;	       /* boot clock */
+	bool gathered;		       /* there is something to write */
+	struct totals base;	       /* before the attachment (reconnect), else zero */
+	struct pcptune_cpu *base_cpus; /* only after a reconnect */
+
+	/* the window of about a second that contend% is shown over */
+	uint64_t window_end_us, window_cpu_us, window_wait_ns, shown_cpu_us, shown_wait_ns;
+	uint64_t *window_wait, *shown_wait; /* per CPU */
+
+	/* acting */
+	struct mark *marks;
+	struct inflight *inflight; /* room for n */
+	uint32_t n_inflight;
+	uint32_t *settling; /* indexes, room for n */
+	uint32_t n_settling;
+	uint32_t check_next; /* round-robin of the foreign-change check */
+	bool wake;	     /* written to, not woken yet */
+	uint64_t decisions;  /* applied, or would have been */
+	struct effects *effects;
+
+	/* log rows; 0: not in the log */
+	int64_t log_id, log_assignment, log_operator;
+	uint64_t log_txn, assignment_txn, chunk_txn; /* transactions that wrote them last */
+	bool broken;	    /* the log misses a sample or decision: a new assignment is needed */
+	uint64_t seq_state; /* seq of the last state in the log */
+
+	struct tag *tag; /* totals of its run, NULL: no tag */
+};
+
+/*
+ * Makes a target of an open segment, chooses its policy and enters it into d. On success sr and
+ * fd belong to it. why: POLICY_WHY bytes.
+ */
+int target_new(struct daemon *d, struct segreader *sr, int fd, int64_t pid, uint32_t uid,
+	       bool reconnect, struct target **ret, char *why);
+/* Takes the last sample, closes its log rows and frees it. how: static text. */
+void target_end(struct target *t, const char *how);
+/* NULL: none. */
+struct target *target_by_id(struct daemon *d, uint64_t id);
+/* The attached target with this identity, same user. */
+struct target *target_by_identity(struct daemon *d, const struct segreader_info *info,
+				  uint32_t uid);
+
+/* Gives t a new instance of c's policy. The old one goes on when this fails. why: POLICY_WHY. */
+int target_assign(struct target *t, const struct choice *c, bool by_operator, char *why);
+/* Fills the parts of the shape that the configuration says. */
+void target_shape(const struct target *t, const struct config *c, struct pcptune_shape *shape);
+/* Stores the lease of every target. */
+void targets_lease(struct daemon *d);
+/* Totals since the attachment, read from the segment now. */
+void target_totals(struct target *t, struct totals *ret);
+/* Totals of one CPU since the attachment. */
+void target_cpu_total(struct target *t, uint32_t index, struct pcptune_cpu *ret);
+/* CPU time since the attachment as of the last sample or now; false: not known. */
+bool target_cpu_time(struct target *t, bool now, uint64_t *ret_us);
+
+#endif

@@ -193,7 +193,7 @@ static int run(struct run *r)
 	if (x >= 0)
 		return x;
 	if (!r->daemon.socket)
-		cli_error("no daemon, the program runs untuned: %s", r->daemon.why);
+		cli_error("no daemon, the lists go by their own rules: %s", r->daemon.why);
 	x = run_program(r);
 	if (x < 0) {
 		if (r->result.error)

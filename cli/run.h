@@ -41,6 +41,8 @@ int run_daemon_get(const struct run_args *a, struct run_daemon *d);
  * the reason in d->why.
  */
 int run_daemon_ask(struct run_daemon *d, json_t *request, json_t **ret);
+/* Did our own daemon end before its time? Then d->why says how. */
+bool run_daemon_ended(struct run_daemon *d);
 /* Ends our own daemon and removes its directory. Nothing to do for somebody else's. */
 void run_daemon_end(struct run_daemon *d);
 
@@ -51,6 +53,7 @@ struct run_result {
 	int signal; /* 0: it ended by itself */
 	int error;  /* errno of exec, 0: it ran */
 	double wall_s;
+	uint64_t cpu_us; /* of the program and of the children that it waited for */
 };
 
 /* One variable of the program's environment; value NULL: removed. */

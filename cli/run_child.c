@@ -19,6 +19,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -90,10 +91,10 @@ static bool stops_the_job(int sig)
 	return sig == SIGTSTP || sig == SIGTTIN || sig == SIGTTOU;
 }
 
-/* true: the program has ended, *status is its wait status. */
-static bool child_changed(pid_t pid, int *status)
+/* true: the program has ended, *status is its wait status, *use what it and its children used. */
+static bool child_changed(pid_t pid, int *status, struct rusage *use)
 {
-	while (waitpid(pid, status, WNOHANG | WUNTRACED) == pid) {
+	while (wait4(pid, status, WNOHANG | WUNTRACED, use) == pid) {
 		if (!WIFSTOPPED(*status))
 			return true;
 		if (stops_the_job(WSTOPSIG(*status)))
@@ -102,7 +103,7 @@ static bool child_changed(pid_t pid, int *status)
 	return false;
 }
 
-static int wait_for_end(pid_t pid, const sigset_t *taken)
+static int wait_for_end(pid_t pid, const sigset_t *taken, struct rusage *use)
 {
 	siginfo_t info;
 	int status, sig;
@@ -112,7 +113,7 @@ static int wait_for_end(pid_t pid, const sigset_t *taken)
 		if (sig < 0) /* interrupted: a stop and continue */
 			continue;
 		if (sig == SIGCHLD) {
-			if (child_changed(pid, &status))
+			if (child_changed(pid, &status, use))
 				return status;
 		} else if (info.si_code != SI_KERNEL) {
 			kill(pid, sig);
@@ -125,8 +126,14 @@ static double seconds(const struct timespec *a, const struct timespec *b)
 	return (double)(b->tv_sec - a->tv_sec) + (double)(b->tv_nsec - a->tv_nsec) / 1e9;
 }
 
-static void set_result(struct run_result *r, int status)
+static uint64_t microseconds(const struct timeval *t)
 {
+	return (uint64_t)t->tv_sec * 1000000u + (uint64_t)t->tv_usec;
+}
+
+static void set_result(struct run_result *r, int status, const struct rusage *use)
+{
+	r->cpu_us = microseconds(&use->ru_utime) + microseconds(&use->ru_stime);
 	r->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	r->status = r->signal ? 128 + r->signal : WEXITSTATUS(status);
 }
@@ -135,8 +142,9 @@ int run_child(char **argv, const struct run_env *env, size_t n_env, struct run_r
 {
 	struct timespec begin, end;
 	struct signals before;
+	struct rusage use = {0};
 	sigset_t taken;
-	int fd[2], r = 0;
+	int fd[2], status, r = 0;
 	pid_t pid;
 
 	if (pipe2(fd, O_CLOEXEC))
@@ -151,7 +159,8 @@ int run_child(char **argv, const struct run_env *env, size_t n_env, struct run_r
 	close(fd[1]);
 	if (pid > 0) {
 		ret->error = exec_error(fd[0]);
-		set_result(ret, wait_for_end(pid, &taken));
+		status = wait_for_end(pid, &taken, &use);
+		set_result(ret, status, &use);
 		clock_gettime(CLOCK_MONOTONIC, &end);
 		ret->wall_s = seconds(&begin, &end);
 	}

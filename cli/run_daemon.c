@@ -460,6 +460,23 @@ int run_daemon_get(const struct run_args *a, struct run_daemon *d)
 
 /* ---- end ---- */
 
+bool run_daemon_ended(struct run_daemon *d)
+{
+	char out[PATH_MAX], words[400];
+	int status;
+
+	if (d->pid <= 0 || waitpid(d->pid, &status, WNOHANG) != d->pid)
+		return false;
+	d->pid = 0;
+	snprintf(out, sizeof(out), "%s/stderr", d->dir);
+	last_words(out, words, sizeof(words));
+	snprintf(d->why, sizeof(d->why), "the daemon ended meanwhile, %s %d%s%s",
+		 WIFSIGNALED(status) ? "signal" : "exit status",
+		 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), words[0] ? ": " : "",
+		 words);
+	return true;
+}
+
 static void end_process(pid_t pid)
 {
 	int ms;

@@ -97,9 +97,11 @@ static json_t *ask_until_quiet(struct run_daemon *d, const char *tag)
 
 json_t *run_summary(struct run_daemon *d, const char *tag)
 {
-	json_t *s = d->socket ? ask_until_quiet(d, tag) : NULL;
+	json_t *s = NULL;
 	size_t i;
 
+	if (d->socket && !run_daemon_ended(d))
+		s = ask_until_quiet(d, tag);
 	if (!json_is_object(s)) {
 		json_decref(s);
 		s = json_object();
@@ -110,11 +112,39 @@ json_t *run_summary(struct run_daemon *d, const char *tag)
 	return s;
 }
 
+static uint64_t waited(const json_t *s, const char *path)
+{
+	return cli_u64(json_object_get(json_object_get(s, "lock"), path), "wait_ns");
+}
+
+static void set_percent(json_t *s, const char *key, uint64_t wait_ns, uint64_t cpu_us)
+{
+	json_object_set_new(s, key, json_real((double)wait_ns / 10.0 / (double)cpu_us));
+}
+
+/*
+ * The daemon can not ask for the CPU time of a process that has ended, so it gives no percentage
+ * where one ended unseen. We have reaped the program, and know what it and its children used.
+ */
+static void fill_percentages(json_t *s, uint64_t cpu_us)
+{
+	uint64_t a = waited(s, "alloc"), f = waited(s, "free");
+
+	if (!cpu_us || !json_is_null(json_object_get(s, "contend_pct")))
+		return;
+	json_object_set_new(s, "cpu_us", json_integer((json_int_t)cpu_us));
+	set_percent(s, "contend_pct", a + f, cpu_us);
+	set_percent(s, "contend_pct_alloc", a, cpu_us);
+	set_percent(s, "contend_pct_free", f, cpu_us);
+}
+
 void run_summary_complete(json_t *s, const struct run_result *r, const char *program,
 			  const struct run_daemon *d)
 {
 	bool none = json_is_null(json_object_get(s, "targets"));
 
+	if (!none)
+		fill_percentages(s, r->cpu_us);
 	json_object_set_new(s, "program", json_string(program));
 	json_object_set_new(s, "status", json_integer(r->status));
 	json_object_set_new(s, "signal", r->signal ? json_integer(r->signal) : json_null());
@@ -184,7 +214,8 @@ static void print_pages(const json_t *s)
 		     1000.0 * (double)zone / (double)pages);
 	else
 		line("alloc_zone", "%s pages", cli_count(zone, a, 32));
-	line("zone lock", "%s takes, %s contended", cli_count(cli_u64(s, "lock_takes"), a, 32),
+	line("zone lock", "%s takes by the program, %s contended",
+	     cli_count(cli_u64(s, "lock_takes"), a, 32),
 	     cli_count(cli_u64(s, "lock_contended"), b, 32));
 	print_lock_path(s, "alloc", "contend_pct_alloc");
 	print_lock_path(s, "free", "contend_pct_free");

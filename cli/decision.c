@@ -39,10 +39,10 @@ static void add_effect(json_t *o, const struct log_decision *d)
 		return;
 	json_object_set_new(o, "before",
 			    effect_json(d->before_alloc_pages, d->before_alloc_zone,
-					d->before_wait_ns, d->before_held));
+					d->before_wait_ns, d->before_held / d->effect_n));
 	json_object_set_new(o, "after",
 			    effect_json(d->after_alloc_pages, d->after_alloc_zone, d->after_wait_ns,
-					d->after_held));
+					d->after_held / d->effect_n));
 }
 
 /* What is not in the contract of the first thirteen keys. */

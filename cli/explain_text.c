@@ -164,7 +164,9 @@ static void sample_rows(struct text_table *t, const struct story *s)
 		text_table_cell(t, "%s", cli_count(v, buf, sizeof(buf)));
 		text_table_cell(t, "%s", c->unit);
 		if (counter && s->s.dt_us)
-			text_table_cell(t, "%.0f/s", (double)v * 1e6 / (double)s->s.dt_us);
+			text_table_cell(t, "%s/s",
+					cli_count((uint64_t)((double)v * 1e6 / (double)s->s.dt_us),
+						  buf, sizeof(buf)));
 		else
 			text_table_cell(t, "%s", "");
 		text_table_cell(t, "%s", c->line);
@@ -182,10 +184,9 @@ static void print_contend(const struct story *s)
 		       "either.\n");
 		return;
 	}
-	printf("  contend%%: %.3f: the target waited %s for zone locks, %.3f %% of the %s of CPU "
-	       "time "
-	       "it used\n  (this CPU's part: %.3f).\n",
-	       explain_contend(s->target_wait_ns, s->s.cpu_us),
+	printf("  The target waited %s for zone locks, %.3f %% of the %s of CPU time it used "
+	       "(contend%%);\n"
+	       "  the part of this CPU is %.3f %%.\n",
 	       text_ns(s->target_wait_ns, a, sizeof(a)),
 	       explain_contend(s->target_wait_ns, s->s.cpu_us),
 	       text_ns(s->s.cpu_us * 1000, b, sizeof(b)), explain_contend(wait, s->s.cpu_us));
@@ -260,7 +261,8 @@ static void print_effect(const struct log_decision *d)
 		   "alloc_zone for each 1000 pages allocated");
 	effect_row(t, "wait_ns", d->before_wait_ns, d->after_wait_ns,
 		   "nanoseconds waited for the zone lock");
-	effect_row(t, "held", d->before_held, d->after_held, "pages on the lists, on average");
+	effect_row(t, "held", d->before_held / d->effect_n, d->after_held / d->effect_n,
+		   "pages on the lists, on average");
 	text_table_print(t, stdout, false);
 	text_table_free(t);
 }
@@ -303,6 +305,20 @@ static void print_check(const struct story *s)
 		       s->db, s->a.policy, s->a.version);
 }
 
+static void print_words(void)
+{
+	title("Words");
+	printf("  page      4096 bytes\n"
+	       "  lists     free pages that each CPU keeps for itself: quick, but idle while they "
+	       "lie "
+	       "there\n"
+	       "  zone      the store behind all lists; whoever uses it takes its one lock, and "
+	       "may "
+	       "wait\n"
+	       "  refill    pages move from the zone to a list;  drain: from a list to the zone\n"
+	       "  all others: pcptune counters\n");
+}
+
 void explain_text(const struct story *s)
 {
 	char headline[256];
@@ -320,4 +336,5 @@ void explain_text(const struct story *s)
 	print_neighbour("before", &s->before);
 	print_neighbour("next  ", &s->next);
 	print_check(s);
+	print_words();
 }

@@ -105,9 +105,8 @@ static void print_row(struct listing *l, const struct log_decision *d, const str
 	printf("%6" PRId64 "  %-23s  %-*s  %4" PRIu32 "  %4" PRIu32
 	       "  %-12s  %-32s  %s%-10s%s  %s\n",
 	       d->id, text_time(d->t.wall_us, time, sizeof(time)), l->name_width, name, d->zone,
-	       d->cpu, a->policy,
-	       cli_limits_diff(&d->old, &d->clamped, change, sizeof(change)), colour,
-	       log_outcome_name(d->outcome), colour[0] ? cli_plain() : "",
+	       d->cpu, a->policy, cli_limits_diff(&d->old, &d->clamped, change, sizeof(change)),
+	       colour, log_outcome_name(d->outcome), colour[0] ? cli_plain() : "",
 	       cli_reason(d, a, reason, sizeof(reason)));
 }
 

@@ -29,10 +29,10 @@ _pcptune() {
 	set) opts="--zone --cpu --socket --json --help" ;;
 	unset) opts="--zone --cpu --socket --json --help" ;;
 	policy) opts="--socket --json --help" ;;
-	policies) opts="--help" ;;
+	policies) opts="--policy-path --json --help" ;;
 	counters) opts="--cpus --markdown --socket --json --help" ;;
 	check-config) opts="--policy-path --json --help" ;;
-	verify) opts="--help" ;;
+	verify) opts="--db --socket --policy-path --json --help" ;;
 	version) opts="--socket --json --help" ;;
 	help) opts="--completion --json --help" ;;
 	esac
@@ -65,8 +65,12 @@ _pcptune() {
 	unset:--cpu | unset:-c) kind=none ;;
 	unset:--socket | unset:-s) kind=file ;;
 	policy:--socket | policy:-s) kind=file ;;
+	policies:--policy-path) kind=directory ;;
 	counters:--socket | counters:-s) kind=file ;;
 	check-config:--policy-path) kind=directory ;;
+	verify:--db | verify:-d) kind=file ;;
+	verify:--socket | verify:-s) kind=file ;;
+	verify:--policy-path) kind=directory ;;
 	version:--socket | version:-s) kind=file ;;
 	esac
 	case $kind in

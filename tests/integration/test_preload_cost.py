@@ -76,9 +76,9 @@ def a_thousand_short_processes_leave_nothing_behind():
     assert not [f for f in fds if "memfd" in os.readlink(f"/proc/{d.proc.pid}/fd/{f}")], fds
     with open(f"/proc/{d.proc.pid}/maps") as f:
         assert "memfd" not in f.read()
+    assert d.stop() == 0
     n = d.sql("SELECT count(*) FROM target")[0][0]
     assert n == 500, n
-    assert d.stop() == 0
     assert leftovers() - before == set(), leftovers() - before
 
 

@@ -351,13 +351,13 @@ def ignored_signals_stay_ignored():
 
 @test
 def stop_and_continue():
-    p, _ = background("sh", "-c", "echo $$; exec sleep 1.5")
+    # a job: a group of its own with a parent in the session, so that it can be stopped
+    p, _ = background("sh", "-c", "echo $$; exec sleep 1.5", preexec_fn=lambda: os.setpgid(0, 0))
     child = int(p.stdout.readline())
 
     def state(pid):
         with open(f"/proc/{pid}/stat") as f:
             return f.read().rsplit(")", 1)[1].split()[0]
-    # a session of our own would make the group an orphan, whose terminal stops are thrown away
     p.send_signal(signal.SIGTSTP)
     wait_for(lambda: state(child) == "T", 5)
     wait_for(lambda: state(p.pid) == "T", 5)

@@ -211,7 +211,7 @@ static void run_storm(double length)
 	for (int i = 0; i < THREADS + 2; i++)
 		pthread_join(threads[i], NULL);
 	check_quiet();
-	CHECK(pcpa_heap.proc->controls_refused > 0);
+	CHECK(pcpa_get(&pcpa_heap.proc->controls_refused) > 0);
 }
 
 static void storm_child(void)
@@ -251,7 +251,7 @@ static unsigned long handled, again;
 static void handler(int sig)
 {
 	int saved = errno;
-	unsigned order = handled % 7 == 0 ? 3 : 0;
+	unsigned order = __atomic_load_n(&handled, __ATOMIC_RELAXED) % 7 == 0 ? 3 : 0;
 	void *block = pcpa_alloc(order);
 
 	(void)sig;

@@ -45,11 +45,11 @@ struct model {
 	uint64_t t, dt; /* us */
 	uint64_t seq;
 	uint64_t cpu_us; /* of the target for each interval, 0: not known */
-	uint64_t decisions, sum_max, rested_until;
+	uint64_t decisions, sum_max;
 	uint64_t alloc_pages, alloc_zone, takes; /* totals */
-	bool honour_rest;
-	FILE *trace;		   /* a line for each change, NULL: none */
-	struct host_answer answer; /* the last */
+	FILE *trace;				 /* a line for each change, NULL: none */
+	void (*after)(struct model *m, const struct pcptune_sample *s); /* each decide; or NULL */
+	struct host_answer answer;					/* the last */
 	struct pcptune_cpu cpu[MODEL_CPUS_MAX];
 	struct model_cpu m[MODEL_CPUS_MAX];
 	uint32_t active[MODEL_CPUS_MAX];
@@ -274,6 +274,8 @@ static inline void model_step(struct model *m)
 	s.n_active = n_active;
 	if (policy_instance_decide(m->pi, &s, &m->answer, why))
 		fail_msg("%s", why);
+	if (m->after)
+		m->after(m, &s);
 	for (uint32_t i = 0; i < m->answer.n_changes; i++)
 		model_apply(m, &m->answer.changes[i]);
 	m->sum_max = model_sum(m) > m->sum_max ? model_sum(m) : m->sum_max;

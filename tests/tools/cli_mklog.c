@@ -142,17 +142,24 @@ static uint32_t reason_id(const char *policy, const char *name)
 	struct policy_module *m;
 	const struct pcptune_reason *r;
 	char why[POLICY_WHY];
-	uint32_t id;
+	uint32_t id, found = 0;
 
-	if (policy_load(policy, NULL, &m, why))
+	if (!strcmp(policy, "ghost") || !strcmp(policy, "operator"))
 		return 1;
-	for (id = 1; id < 1000; id++) {
-		r = policy_reason(m, id);
-		if (r && !strcmp(r->name, name))
-			return id;
+	if (policy_load(policy, NULL, &m, why)) {
+		fprintf(stderr, "cli_mklog: %s\n", why);
+		exit(1);
 	}
-	fprintf(stderr, "cli_mklog: policy %s has no reason %s\n", policy, name);
-	exit(1);
+	for (id = 1; id < 1000 && !found; id++) {
+		r = policy_reason(m, id);
+		found = r && !strcmp(r->name, name) ? id : 0;
+	}
+	policy_unref(m);
+	if (!found)
+		fprintf(stderr, "cli_mklog: policy %s has no reason %s\n", policy, name);
+	if (!found)
+		exit(1);
+	return found;
 }
 
 static struct log_decision decision(int64_t target, int64_t assignment, uint64_t seq, uint32_t cpu,

@@ -17,8 +17,9 @@
  *
  * Order. A list's word and tail are two words that different steps of the allocator move; the
  * reader takes word, tail, word and starts again when word moved, so that the pair was true at one
- * moment (acquire loads keep the three in order; the allocator stores both with release). Counters
- * are independent of each other and relaxed: what one pass misses the next one has.
+ * moment. Acquire loads keep the three in order; the allocator's stores have to become visible in
+ * the order that it makes them. Counters are independent of each other and relaxed: what one pass
+ * misses the next one has.
  *
  * Who writes what: the control words, the lease and `wake` are ours alone and are stored relaxed
  * except for ctl.seq, which is stored last, with release, and read by the allocator with acquire;

@@ -1,0 +1,690 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The log store: what is written comes back in every field, filters, nesting of transactions, and
+ * files that must be refused, set aside, or read where nothing may be written.
+ */
+#include <fcntl.h>
+#include <sys/wait.h>
+#include "logstore_fixture.h"
+
+/* ---- round trips ---- */
+
+static int keep_decision(const struct log_decision *d, const struct log_target *t,
+			 const struct log_assignment *a, void *cookie)
+{
+	struct {
+		struct log_decision d;
+		struct log_target t;
+		struct log_assignment a;
+	} *k = cookie;
+
+	k->d = *d;
+	k->t = *t;
+	k->a = *a;
+	return 0;
+}
+
+static void test_decision_round_trip(void **state)
+{
+	struct logstore *ls = fx_open(64 << 20);
+	struct fx_ids x = fx_begin(ls);
+	struct log_decision d = fx_decision(x.t.id, x.a.id, 99), got;
+	struct {
+		struct log_decision d;
+		struct log_target t;
+		struct log_assignment a;
+	} k;
+	struct log_filter f = {.cpu = -1};
+
+	(void)state;
+	OK(ls, logstore_decision_add(ls, &d));
+	assert_true(d.id > 0);
+	OK(ls, logstore_decision_outcome(ls, d.id, LOG_APPLIED));
+	d.outcome = LOG_APPLIED;
+	d.effect_n = 10;
+	d.before_alloc_pages = 1;
+	d.before_alloc_zone = 2;
+	d.before_wait_ns = 3;
+	d.before_held = 4;
+	d.after_alloc_pages = 5;
+	d.after_alloc_zone = 6;
+	d.after_wait_ns = UINT64_MAX;
+	d.after_held = 8;
+	OK(ls, logstore_decision_effect(ls, &d));
+	memset(&k, 0x55, sizeof(k));
+	OK(ls, logstore_decisions(ls, &f, keep_decision, &k));
+	assert_memory_equal(&k.d.arg, &d.arg, sizeof(d.arg));
+	assert_memory_equal(&k.d.old, &d.old, sizeof(d.old));
+	assert_memory_equal(&k.d.proposed, &d.proposed, sizeof(d.proposed));
+	assert_memory_equal(&k.d.clamped, &d.clamped, sizeof(d.clamped));
+	assert_int_equal(k.d.id, d.id);
+	assert_int_equal(k.d.target, d.target);
+	assert_int_equal(k.d.assignment, d.assignment);
+	assert_int_equal(k.d.seq, 99);
+	assert_int_equal(k.d.t.boot_us, d.t.boot_us);
+	assert_int_equal(k.d.t.wall_us, d.t.wall_us);
+	assert_int_equal(k.d.zone, 1);
+	assert_int_equal(k.d.cpu, 3);
+	assert_int_equal(k.d.reason, 7);
+	assert_string_equal(k.d.reason_name, "contended");
+	assert_int_equal(k.d.outcome, LOG_APPLIED);
+	assert_int_equal(k.d.effect_n, 10);
+	assert_int_equal(k.d.before_held, 4);
+	assert_int_equal(k.d.after_alloc_pages, 5);
+	assert_true(k.d.after_wait_ns == UINT64_MAX);
+	assert_int_equal(k.d.after_held, 8);
+	assert_memory_equal(&k.t.shape, &x.t.shape, sizeof(x.t.shape));
+	assert_string_equal(k.t.name, "redis-server");
+	assert_int_equal(k.t.pid, 12);
+	assert_int_equal(k.t.uid, 4000000000u);
+	assert_true(k.t.random_id == x.t.random_id);
+	assert_true(k.t.run_tag == x.t.run_tag);
+	assert_int_equal(k.t.attached.wall_us, x.t.attached.wall_us);
+	assert_int_equal(k.t.detached.wall_us, 0);
+	assert_string_equal(k.a.policy, "contention");
+	assert_string_equal(k.a.params, "raise=2 floor=64");
+	assert_string_equal(k.a.version, "1.2");
+	assert_string_equal(k.a.why, "default");
+	assert_memory_equal(&k.a.shape, &x.a.shape, sizeof(x.a.shape));
+	OK(ls, logstore_decision_get(ls, d.id, &got, NULL, NULL));
+	assert_int_equal(got.id, d.id);
+	assert_int_equal(logstore_decision_get(ls, 12345, &got, NULL, NULL), -ENOENT);
+	assert_non_null(strstr(logstore_error(ls), "no decision 12345"));
+	logstore_close(ls);
+	fx_remove();
+}
+
+static void test_decision_by_hand(void **state)
+{
+	struct logstore *ls = fx_open(64 << 20);
+	struct fx_ids x = fx_begin(ls);
+	struct log_decision d = fx_decision(x.t.id, 0, 1), got;
+	struct log_assignment a;
+
+	(void)state;
+	OK(ls, logstore_decision_add(ls, &d));
+	OK(ls, logstore_decision_get(ls, d.id, &got, NULL, &a));
+	assert_int_equal(got.assignment, 0);
+	assert_int_equal(a.id, 0);
+	assert_string_equal(a.policy, "");
+	logstore_close(ls);
+	fx_remove();
+}
+
+struct list {
+	int64_t id[600];
+	size_t n;
+	int stop_at;
+};
+
+static int list_decision(const struct log_decision *d, const struct log_target *t,
+			 const struct log_assignment *a, void *cookie)
+{
+	struct list *l = cookie;
+
+	(void)t;
+	(void)a;
+	l->id[l->n++] = d->id;
+	return l->stop_at && l->n == (size_t)l->stop_at ? 77 : 0;
+}
+
+static size_t count(struct logstore *ls, struct log_filter f, struct list *l)
+{
+	memset(l, 0, sizeof(*l));
+	OK(ls, logstore_decisions(ls, &f, list_decision, l));
+	for (size_t i = 1; i < l->n; i++)
+		assert_true(l->id[i] > l->id[i - 1]);
+	return l->n;
+}
+
+#define COUNT(ls, l, ...) count(ls, (struct log_filter){__VA_ARGS__}, l)
+
+static void test_filters(void **state)
+{
+	struct logstore *ls = fx_open(64 << 20);
+	struct fx_ids x = fx_begin(ls);
+	struct log_target t2 = fx_target(x.run, "sqlite3");
+	struct log_assignment a2;
+	struct list l;
+	struct log_filter all = {.cpu = -1};
+
+	(void)state;
+	t2.run_tag = 5;
+	OK(ls, logstore_target_add(ls, &t2));
+	a2 = fx_assignment(t2.id, "static");
+	OK(ls, logstore_assignment_add(ls, &a2));
+	for (uint64_t i = 1; i <= 500; i++) {
+		bool odd = i & 1;
+		struct log_decision d = fx_decision(odd ? x.t.id : t2.id, odd ? x.a.id : a2.id, i);
+
+		OK(ls, logstore_decision_add(ls, &d));
+	}
+	assert_int_equal(COUNT(ls, &l, .cpu = -1), 500); /* several batches */
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .target = t2.id), 250);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .name = "sqlite3"), 250);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .name = "sqlite"), 0);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .policy = "static"), 250);
+	assert_int_equal(COUNT(ls, &l, .cpu = 0), 125);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .run_tag = 5), 250);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .run_tag = 0x8000000000000001), 250);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .after_id = 490), 10);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .since_wall_us = fx_t(401).wall_us), 100);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .limit = 200), 200);
+	assert_int_equal(l.id[0], 1);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .limit = 200, .newest = true), 200);
+	assert_int_equal(l.id[0], 301);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .limit = 3, .newest = true, .name = "sqlite3"),
+			 3);
+	assert_int_equal(l.id[0], 496);
+	assert_int_equal(COUNT(ls, &l, .cpu = 2, .limit = 900, .newest = true), 125);
+	memset(&l, 0, sizeof(l));
+	l.stop_at = 130;
+	assert_int_equal(logstore_decisions(ls, &all, list_decision, &l), 77);
+	assert_int_equal(l.n, 130);
+	logstore_close(ls);
+	fx_remove();
+}
+
+static int count_rows(const struct log_target *t, void *cookie)
+{
+	(*(int *)cookie)++;
+	return t->id > 0 ? 0 : -1;
+}
+
+static int count_assignments(const struct log_assignment *a, void *cookie)
+{
+	(*(int *)cookie)++;
+	return a->id > 0 ? 0 : -1;
+}
+
+static int last_event(int64_t id, int64_t target, struct logstamp t, const char *kind,
+		      const char *text, void *cookie)
+{
+	snprintf(cookie, 200, "%lld %lld %llu %s %s", (long long)id, (long long)target,
+		 (unsigned long long)t.boot_us, kind, text);
+	return 0;
+}
+
+static void test_targets_events_ends(void **state)
+{
+	struct logstore *ls = fx_open(64 << 20);
+	struct fx_ids x = fx_begin(ls);
+	struct log_filter f = {.cpu = -1};
+	char text[200] = "";
+	int n = 0;
+
+	(void)state;
+	OK(ls, logstore_targets(ls, &f, count_rows, &n));
+	assert_int_equal(n, 1);
+	OK(ls, logstore_target_end(ls, x.t.id, fx_t(9), "killed"));
+	assert_int_equal(fx_number(ls, "SELECT detached_boot_us FROM target WHERE end = 'killed'"),
+			 9000000);
+	f.since_wall_us = fx_t(10).wall_us;
+	n = 0;
+	OK(ls, logstore_targets(ls, &f, count_rows, &n));
+	assert_int_equal(n, 0);
+	f = (struct log_filter){.cpu = -1, .policy = "contention"};
+	OK(ls, logstore_targets(ls, &f, count_rows, &n));
+	assert_int_equal(n, 1);
+	n = 0;
+	OK(ls, logstore_assignments(ls, x.t.id, count_assignments, &n));
+	assert_int_equal(n, 1);
+	OK(ls, logstore_event(ls, x.run, 0, fx_t(3), "gap", "it's \"late\""));
+	f = (struct log_filter){.cpu = -1};
+	OK(ls, logstore_events(ls, &f, last_event, text));
+	assert_string_equal(text, "1 0 3000000 gap it's \"late\"");
+	OK(ls, logstore_event(ls, x.run, x.t.id, fx_t(4), "drift", "x"));
+	f.name = "redis-server";
+	OK(ls, logstore_events(ls, &f, last_event, text));
+	assert_string_equal(text, "2 1 4000000 drift x");
+	OK(ls, logstore_run_end(ls, x.run, fx_t(10), "stopped"));
+	assert_int_equal(logstore_run_end(ls, 99, fx_t(10), "stopped"), -ENOENT);
+	assert_int_equal(logstore_target_end(ls, 99, fx_t(10), "x"), -ENOENT);
+	assert_int_equal(logstore_decision_outcome(ls, 99, LOG_APPLIED), -ENOENT);
+	assert_int_equal(logstore_event(ls, x.run, 99, fx_t(4), "drift", "x"), -EINVAL);
+	logstore_close(ls);
+	fx_remove();
+}
+
+struct chunks {
+	uint64_t first[64];
+	int n;
+	uint8_t byte;
+	size_t len;
+	struct chunk_totals last;
+	struct logstore *ls;
+};
+
+static int keep_chunk(const struct chunk_totals *c, struct logstamp t, const uint8_t *data,
+		      size_t len, void *cookie)
+{
+	struct chunks *k = cookie;
+
+	assert_int_equal(t.boot_us, fx_t(c->seq_last).boot_us);
+	/* no statement is open while a callback runs */
+	for (sqlite3_stmt *st = NULL; (st = sqlite3_next_stmt(k->ls->db, st));)
+		assert_false(sqlite3_stmt_busy(st));
+	k->first[k->n++] = c->seq_first;
+	k->byte = len ? data[len - 1] : 0;
+	k->len = len;
+	k->last = *c;
+	return 0;
+}
+
+static void test_chunks_states(void **state)
+{
+	struct logstore *ls = fx_open(64 << 20);
+	struct fx_ids x = fx_begin(ls);
+	uint8_t data[3000];
+	struct chunks k = {.ls = ls};
+	struct chunk_totals c;
+	uint64_t seq = 0;
+	size_t n = 0;
+	void *st = NULL;
+	int64_t row = 0;
+
+	(void)state;
+	memset(data, 0xab, sizeof(data));
+	for (uint64_t i = 0; i < 10; i++) {
+		c = fx_totals(i * 10 + 1, i * 10 + 10);
+		OK(ls, logstore_samples_add(ls, x.t.id, fx_t(c.seq_last), &c, data, i * 300));
+	}
+	OK(ls, logstore_chunks(ls, x.t.id, 0, keep_chunk, &k));
+	assert_int_equal(k.n, 10);
+	assert_int_equal(k.first[0], 1);
+	assert_int_equal(k.len, 2700);
+	assert_int_equal(k.byte, 0xab);
+	assert_memory_equal(&k.last, &c, sizeof(c));
+	k.n = 0;
+	OK(ls, logstore_chunks(ls, x.t.id, 50, keep_chunk, &k));
+	assert_int_equal(k.first[0], 41);
+	assert_int_equal(k.n, 6);
+	k.n = 0;
+	OK(ls, logstore_chunks(ls, x.t.id, 51, keep_chunk, &k));
+	assert_int_equal(k.first[0], 51);
+	k.n = 0;
+	OK(ls, logstore_chunks(ls, 999, 0, keep_chunk, &k));
+	assert_int_equal(k.n, 0);
+
+	assert_int_equal(logstore_state_get(ls, x.a.id, 100, &seq, &st, &n), -ENOENT);
+	assert_null(st);
+	OK(ls, logstore_state_add(ls, x.a.id, 10, "abc", 3));
+	OK(ls, logstore_state_add(ls, x.a.id, 20, NULL, 0));
+	OK(ls, logstore_state_get(ls, x.a.id, 19, &seq, &st, &n));
+	assert_int_equal(seq, 10);
+	assert_int_equal(n, 3);
+	assert_memory_equal(st, "abc", 3);
+	free(st);
+	OK(ls, logstore_state_get(ls, x.a.id, UINT64_MAX, &seq, &st, &n));
+	assert_int_equal(seq, 20);
+	assert_int_equal(n, 0);
+	free(st);
+
+	OK(ls, logstore_nochange(ls, &row, x.a.id, 3, "quiet", 1, 1, 1));
+	OK(ls, logstore_nochange(ls, &row, x.a.id, 3, "quiet", 1, 9, 9));
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM nochange"), 1);
+	assert_int_equal(fx_number(ls, "SELECT seq_last FROM nochange"), 9);
+	sqlite3_exec(ls->db, "DELETE FROM nochange", NULL, NULL, NULL);
+	OK(ls, logstore_nochange(ls, &row, x.a.id, 3, "quiet", 1, 12, 12));
+	assert_int_equal(fx_number(ls, "SELECT n FROM nochange"), 12);
+	logstore_close(ls);
+	fx_remove();
+}
+
+/* ---- transactions ---- */
+
+static void test_transactions(void **state)
+{
+	struct logstore *ls = fx_open(64 << 20), *ro = NULL;
+	struct fx_ids x = fx_begin(ls);
+	struct log_decision d = fx_decision(x.t.id, x.a.id, 1), bad = d;
+	char why[LOGSTORE_WHY];
+	int64_t id = 0;
+
+	(void)state;
+	OK(ls, logstore_open_ro(fx_path, &ro, why));
+	OK(ls, logstore_begin(ls));
+	OK(ls, logstore_begin(ls));
+	OK(ls, logstore_decision_add(ls, &d));
+	OK(ls, logstore_commit(ls));
+	assert_int_equal(fx_number(ro, "SELECT count(*) FROM decision"), 0);
+	OK(ls, logstore_commit(ls));
+	assert_int_equal(fx_number(ro, "SELECT count(*) FROM decision"), 1);
+	assert_int_equal(logstore_commit(ls), -EINVAL);
+
+	OK(ls, logstore_begin(ls));
+	OK(ls, logstore_begin(ls));
+	OK(ls, logstore_decision_add(ls, &d));
+	logstore_rollback(ls);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM decision"), 1);
+	assert_int_equal(logstore_commit(ls), -EINVAL);
+
+	/* a failed write dooms its transaction as a whole, and only that */
+	OK(ls, logstore_begin(ls));
+	OK(ls, logstore_decision_add(ls, &d));
+	bad.target = 4711;
+	id = bad.id;
+	assert_int_equal(logstore_decision_add(ls, &bad), -EINVAL);
+	assert_int_equal(bad.id, id);
+	assert_int_equal(logstore_decision_add(ls, &d), -EINVAL);
+	assert_non_null(strstr(logstore_error(ls), "add a decision"));
+	assert_int_equal(logstore_commit(ls), -EINVAL);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM decision"), 1);
+	OK(ls, logstore_decision_add(ls, &d));
+	assert_int_equal(fx_number(ro, "SELECT count(*) FROM decision"), 2);
+
+	assert_int_equal(logstore_decision_add(ro, &d), -EROFS);
+	assert_int_equal(logstore_begin(ro), -EROFS);
+	logstore_close(ro);
+	logstore_close(ls);
+	fx_remove();
+}
+
+/* ---- the file ---- */
+
+static void write_file(const char *path, const void *data, size_t n)
+{
+	FILE *f = fopen(path, "w");
+
+	assert_non_null(f);
+	assert_int_equal(fwrite(data, 1, n, f), n);
+	fclose(f);
+}
+
+static void test_new_file(void **state)
+{
+	struct logstore_options o = {.max_bytes = 8 << 20, .busy_ms = 100};
+	struct logstore *ls = NULL;
+	char path[300], why[LOGSTORE_WHY] = "", *aside = NULL;
+	struct stat st;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/a/b/log.db", fx_dir);
+	assert_int_equal(logstore_open(path, &o, &ls, &aside, why), 0);
+	assert_null(aside);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	snprintf(path, sizeof(path), "%s/a", fx_dir);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0700);
+	assert_int_equal(fx_number(ls, "PRAGMA application_id"), LOGSTORE_APP_ID);
+	assert_int_equal(fx_number(ls, "PRAGMA user_version"), LOGSTORE_SCHEMA);
+	assert_int_equal(fx_number(ls, "PRAGMA auto_vacuum"), 2);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM outcome_def"), 8);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM counter_def WHERE kind = 'list'"), 2);
+	assert_int_equal(fx_number(ls, "SELECT id FROM counter_def WHERE name = 'alloc_zone'"), 0);
+	assert_int_equal(fx_number(ls, "SELECT id FROM counter_def WHERE name = 'batch'"), 3);
+	OK(ls, logstore_check(ls));
+	logstore_close(ls);
+	snprintf(path, sizeof(path), "%s/a/b/log.db-wal", fx_dir);
+	assert_int_equal(stat(path, &st), -1); /* nothing is left beside it */
+	/* an empty file is a new one; again: what is there is kept */
+	write_file(fx_path, "", 0);
+	ls = fx_open(1 << 20);
+	fx_begin(ls);
+	logstore_close(ls);
+	ls = fx_open(1 << 20);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM target"), 1);
+	logstore_close(ls);
+	fx_remove();
+}
+
+static void expect_refused(int want, const char *text, bool ro)
+{
+	struct logstore_options o = {.max_bytes = 8 << 20, .busy_ms = 100};
+	struct logstore *ls = NULL;
+	char why[LOGSTORE_WHY] = "";
+	int r = ro ? logstore_open_ro(fx_path, &ls, why)
+		   : logstore_open(fx_path, &o, &ls, NULL, why);
+
+	if (r != want || !strstr(why, text))
+		fail_msg("%d %s, want %d %s", r, why, want, text);
+	assert_null(ls);
+}
+
+static void test_not_ours(void **state)
+{
+	char buf[100] = "";
+	sqlite3 *db = NULL;
+	FILE *f;
+
+	(void)state;
+	write_file(fx_path, "precious text\n", 14);
+	expect_refused(-EINVAL, "not a log of pcptune", false);
+	expect_refused(-EINVAL, "not a log of pcptune", true);
+	f = fopen(fx_path, "r");
+	assert_int_equal(fread(buf, 1, sizeof(buf), f), 14);
+	fclose(f);
+	assert_string_equal(buf, "precious text\n");
+	fx_remove();
+	assert_int_equal(sqlite3_open(fx_path, &db), SQLITE_OK);
+	sqlite3_exec(db, "CREATE TABLE x (a); PRAGMA user_version = 1", NULL, NULL, NULL);
+	sqlite3_close(db);
+	expect_refused(-EINVAL, "not a log of pcptune", false);
+	fx_remove();
+	assert_int_equal(mkdir(fx_path, 0700), 0);
+	expect_refused(-EINVAL, "not a regular file", false);
+	rmdir(fx_path);
+	expect_refused(-ENOENT, "No such file", true);
+}
+
+static void test_newer_schema(void **state)
+{
+	struct logstore *ls = fx_open(8 << 20);
+	struct stat a, b;
+
+	(void)state;
+	assert_int_equal(sqlite3_exec(ls->db, "PRAGMA user_version = 2", NULL, NULL, NULL), 0);
+	logstore_close(ls);
+	assert_int_equal(stat(fx_path, &a), 0);
+	expect_refused(-EPROTONOSUPPORT, "newer version", false);
+	expect_refused(-EPROTONOSUPPORT, "newer version", true);
+	assert_int_equal(stat(fx_path, &b), 0);
+	assert_int_equal(a.st_mtim.tv_nsec, b.st_mtim.tv_nsec);
+	fx_remove();
+}
+
+/* The version in the journal alone, as a newer daemon that was killed leaves it. */
+static void test_newer_schema_in_journal(void **state)
+{
+	int st;
+	pid_t pid;
+
+	(void)state;
+	logstore_close(fx_open(8 << 20));
+	pid = fork();
+	if (pid == 0) {
+		struct logstore *ls = fx_open(8 << 20);
+
+		sqlite3_exec(ls->db, "PRAGMA user_version = 2", NULL, NULL, NULL);
+		_exit(0);
+	}
+	waitpid(pid, &st, 0);
+	expect_refused(-EPROTONOSUPPORT, "newer version", false);
+	expect_refused(-EPROTONOSUPPORT, "newer version", true);
+	fx_remove();
+}
+
+static void damage(const char *path, long at, size_t n)
+{
+	int fd = open(path, O_WRONLY);
+
+	assert_true(fd >= 0);
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(pwrite(fd, "\xd7", 1, at + (long)i), 1);
+	close(fd);
+}
+
+static void test_damaged(void **state)
+{
+	struct logstore_options o = {.max_bytes = 8 << 20, .busy_ms = 100};
+	char why[LOGSTORE_WHY] = "", *aside = NULL, want[200];
+
+	(void)state;
+	for (int n = 1; n <= 3; n++) {
+		struct logstore *ls = fx_open(8 << 20);
+		struct stat st;
+
+		fx_begin(ls);
+		logstore_close(ls);
+		if (n == 3)
+			assert_int_equal(truncate(fx_path, 8192 + 100), 0);
+		else
+			damage(fx_path, n == 1 ? 100 : 8192, 3000);
+		ls = NULL;
+		aside = NULL;
+		if (logstore_open(fx_path, &o, &ls, &aside, why) != 0)
+			fail_msg("%s", why);
+		snprintf(want, sizeof(want), "%s.damaged-%d", fx_path, n);
+		assert_non_null(aside);
+		assert_string_equal(aside, want);
+		assert_int_equal(stat(want, &st), 0);
+		free(aside);
+		assert_int_equal(fx_number(ls, "SELECT count(*) FROM target"), 0);
+		OK(ls, logstore_check(ls));
+		logstore_close(ls);
+		fx_remove();
+	}
+}
+
+static void test_check_finds_damage(void **state)
+{
+	struct logstore *ls = fx_open(8 << 20);
+	char why[LOGSTORE_WHY] = "";
+	int64_t page;
+
+	(void)state;
+	fx_begin(ls);
+	page = fx_number(ls, "SELECT rootpage FROM sqlite_schema WHERE name = 'decision_wall'");
+	logstore_close(ls);
+	damage(fx_path, (page - 1) * 4096, 4096);
+	ls = NULL;
+	assert_int_equal(logstore_open_ro(fx_path, &ls, why), 0);
+	assert_int_equal(logstore_check(ls), -EUCLEAN);
+	logstore_close(ls);
+	fx_remove();
+}
+
+/* ---- read-only ---- */
+
+/* Runs fn as a user who may not write; the result is its exit status. */
+static int as_other(int (*fn)(void))
+{
+	pid_t pid = fork();
+	int st = -1;
+
+	if (pid == 0) {
+		if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
+			_exit(99);
+		_exit(fn());
+	}
+	waitpid(pid, &st, 0);
+	return WIFEXITED(st) ? WEXITSTATUS(st) : 98;
+}
+
+static int read_one(void)
+{
+	struct logstore *ls = NULL;
+	char why[LOGSTORE_WHY] = "";
+	struct log_decision d;
+	int r = logstore_open_ro(fx_path, &ls, why);
+
+	if (r < 0) {
+		fprintf(stderr, "# %s\n", why);
+		return 1;
+	}
+	r = logstore_decision_get(ls, 1, &d, NULL, NULL);
+	if (r < 0)
+		fprintf(stderr, "# %s\n", logstore_error(ls));
+	logstore_close(ls);
+	return r < 0 ? 2 : 0;
+}
+
+static void one_decision(struct logstore *ls)
+{
+	struct fx_ids x = fx_begin(ls);
+	struct log_decision d = fx_decision(x.t.id, x.a.id, 1);
+
+	OK(ls, logstore_decision_add(ls, &d));
+}
+
+static void allow_reading(mode_t dir_mode)
+{
+	char p[200];
+
+	assert_int_equal(chmod(fx_path, 0644), 0);
+	snprintf(p, sizeof(p), "%s-wal", fx_path);
+	chmod(p, 0644);
+	snprintf(p, sizeof(p), "%s-shm", fx_path);
+	chmod(p, 0644);
+	assert_int_equal(chmod(fx_dir, dir_mode), 0);
+}
+
+static void test_read_in_unwritable_directory(void **state)
+{
+	struct logstore *ls = fx_open(8 << 20);
+	char p[200];
+
+	(void)state;
+	one_decision(ls);
+	/* beside a live writer: its -shm is there and may be read only */
+	allow_reading(0555);
+	assert_int_equal(as_other(read_one), 0);
+	chmod(fx_dir, 0755);
+	logstore_close(ls);
+	/* after a clean end: no side files */
+	snprintf(p, sizeof(p), "%s-wal", fx_path);
+	assert_int_equal(access(p, F_OK), -1);
+	allow_reading(0555);
+	assert_int_equal(as_other(read_one), 0);
+	chmod(fx_dir, 0755);
+	fx_remove();
+}
+
+/* Dies with the journal unfinished, as under kill -9. */
+static int write_and_die(void)
+{
+	struct logstore *ls = fx_open(8 << 20);
+
+	one_decision(ls);
+	_exit(0);
+}
+
+static void test_read_after_kill(void **state)
+{
+	pid_t pid = fork();
+	int st;
+
+	(void)state;
+	if (pid == 0)
+		write_and_die();
+	waitpid(pid, &st, 0);
+	assert_int_equal(st, 0);
+	allow_reading(0555);
+	assert_int_equal(as_other(read_one), 0);
+	chmod(fx_dir, 0755);
+	assert_int_equal(read_one(), 0);
+	fx_remove();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_decision_round_trip),
+		cmocka_unit_test(test_decision_by_hand),
+		cmocka_unit_test(test_filters),
+		cmocka_unit_test(test_targets_events_ends),
+		cmocka_unit_test(test_chunks_states),
+		cmocka_unit_test(test_transactions),
+		cmocka_unit_test(test_new_file),
+		cmocka_unit_test(test_not_ours),
+		cmocka_unit_test(test_newer_schema),
+		cmocka_unit_test(test_newer_schema_in_journal),
+		cmocka_unit_test(test_damaged),
+		cmocka_unit_test(test_check_finds_damage),
+		cmocka_unit_test(test_read_in_unwritable_directory),
+		cmocka_unit_test(test_read_after_kill),
+	};
+
+	return cmocka_run_group_tests(tests, fx_set_up, fx_tear_down);
+}

@@ -174,28 +174,76 @@ static int draw_targets(const struct view *v, int y)
 	return y;
 }
 
+/* A narrow terminal gets narrower columns, and not those that can be done without (0). */
+static const struct column {
+	const char *title;
+	int wide, narrow;
+} columns[] = {
+	{"id", 5, 3},	   {"target", -15, -10},   {"zone", 4, 4},	{"cpu", 4, 4},
+	{"count", 8, 7},   {"high", 8, 7},	   {"high_min", 8, 0},	{"high_max", 8, 0},
+	{"batch", 5, 5},   {"alloc_zone", 15, 11}, {"free_high", 9, 0}, {"contend%", 8, 8},
+	{"mode", -18, -8},
+};
+#define N_COLUMNS (sizeof(columns) / sizeof(columns[0]))
+#define WIDE	  118
+
+/* What stands in column i; NULL: a number, in *ret. */
+static const char *cell(const struct status_row *r, size_t i, uint64_t *ret, char *buf, size_t n)
+{
+	const uint64_t numbers[N_COLUMNS] = {r->target, 0,	 r->zone,     r->cpu,
+					     r->count,	r->high, r->high_min, r->high_max,
+					     r->batch,	0,	 r->free_high};
+
+	if (!strcmp(columns[i].title, "target"))
+		return r->name;
+	if (!strcmp(columns[i].title, "alloc_zone"))
+		return cli_count(r->alloc_zone, buf, n);
+	if (!strcmp(columns[i].title, "contend%"))
+		return status_contend(r->contend, buf, n);
+	if (!strcmp(columns[i].title, "mode"))
+		return status_mode(r, buf, n);
+	*ret = numbers[i];
+	return NULL;
+}
+
+/* row NULL: the titles */
+static void table_line(const struct status_row *row, char *text, size_t size)
+{
+	char buf[64];
+	const char *s;
+	uint64_t number = 0;
+	size_t i, at = 0;
+
+	for (i = 0; i < N_COLUMNS && at < size; i++) {
+		int w = COLS >= WIDE ? columns[i].wide : columns[i].narrow;
+
+		if (!w)
+			continue;
+		s = row ? cell(row, i, &number, buf, sizeof(buf)) : columns[i].title;
+		if (s)
+			at += (size_t)snprintf(text + at, size - at, "%*.*s ", w,
+					       w < 0 && i + 1 < N_COLUMNS ? -w : 60, s);
+		else
+			at += (size_t)snprintf(text + at, size - at, "%*" PRIu64 " ", w, number);
+	}
+}
+
 static void draw_row(const struct view *v, int y, const struct status_row *r)
 {
-	char contend[16], mode[48], zone[32];
-	int attr = r->drift ? v->colour[0] : r->contend >= 1 ? v->colour[1] : 0;
+	char text[256];
 
-	line(y, attr,
-	     "%5" PRIu64 " %-15.15s %4" PRIu64 " %4" PRIu64 " %8" PRIu64 " %8" PRIu64 " %8" PRIu64
-	     " %8" PRIu64 " %5" PRIu64 " %15s %9" PRIu64 " %8s  %s",
-	     r->target, r->name, r->zone, r->cpu, r->count, r->high, r->high_min, r->high_max,
-	     r->batch, cli_count(r->alloc_zone, zone, sizeof(zone)), r->free_high,
-	     status_contend(r->contend, contend, sizeof(contend)),
-	     status_mode(r, mode, sizeof(mode)));
+	table_line(r, text, sizeof(text));
+	line(y, r->drift ? v->colour[0] : r->contend >= 1 ? v->colour[1] : 0, "%s", text);
 }
 
 static void draw_rows(struct view *v, int y)
 {
 	struct status_row *rows;
+	char titles[256];
 	size_t n = status_rows(v->status, &rows), i, room;
 
-	line(y++, A_REVERSE, "%5s %-15s %4s %4s %8s %8s %8s %8s %5s %15s %9s %8s  %s%*s", "id",
-	     "target", "zone", "cpu", "count", "high", "high_min", "high_max", "batch",
-	     "alloc_zone", "free_high", "contend%", "mode", COLS, "");
+	table_line(NULL, titles, sizeof(titles));
+	line(y++, A_REVERSE, "%-*s", COLS, titles);
 	room = LINES > y ? (size_t)(LINES - y) : 0;
 	if (v->top + room > n)
 		v->top = n > room ? n - room : 0;

@@ -157,7 +157,7 @@ def live_view_shows_what_status_shows():
     s = live(Fake(status=two()))
     s.wait("3 page_fault1  pid 4003  policy contention")
     s.wait("9 sqlite3 .* DRY RUN  pinned 1")
-    s.wait(r"^ +3 page_fault1 +0 +1 +11 +378 +63 +3780 +63 +1,234,568 +3 +-  locked *$")
+    s.wait(r"^ +3 page_fault1 +0 +1 +11 +378 +63 +3780 +63 +1,234,568 +3 +- locked *$")
     s.wait(r"^ +9 sqlite3 .* locked pinned *$")
 
 
@@ -208,6 +208,10 @@ def live_view_follows_a_resize():
     assert not re.search(r"worker +0 +40 ", s.read(0.5))
     s.resize(50, 130)
     s.wait(r"worker +0 +40 ")
+    assert re.search("high_min high_max", s.read())
+    s.resize(50, 80)
+    s.wait(r"worker +0 +40 +960 +378 +41 +1,234,607 +0.50 locked")
+    assert "high_min" not in s.read() and "contend% mode" in s.read(), "what matters most fits in 80"
     s.resize(3, 20)
     s.read(0.5)
     assert s.p.poll() is None, "a tiny terminal is no reason to end"

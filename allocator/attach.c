@@ -5,7 +5,7 @@
  * The first step connects and sends hello and segment in one go, without waiting: a process that
  * lives for a millisecond is counted. The reply is read by a later step. End of file means that
  * the daemon is gone: the same segment is offered again, after 1 s and then at up to 10 s. A
- * refusal is final for this socket: a new daemon makes a new one, with another inode, and only
+ * refusal is final for this socket: a new daemon makes a new one, and only
  * then is it worth to ask again.
  *
  * All state is written under attach_lock; `state` may be read anywhere.
@@ -36,7 +36,9 @@ static unsigned n_paths, used_path;
 static bool paths_known, was_attached;
 static uint64_t next_try_ns, waiting_since_ns;
 static uint32_t backoff_ms;
-static uint64_t refused_dev, refused_ino;
+static struct socket_id {
+	uint64_t dev, ino, ctime_ns;
+} refused;
 static char reason[sizeof(((struct pcptune_reply *)0)->reason)];
 
 void pcpa_attach_lock(void)
@@ -182,14 +184,16 @@ static long receive(void *buffer, size_t size)
 	return errno == EAGAIN || errno == EINTR ? -1 : 0;
 }
 
-static bool socket_inode(uint64_t *ret_dev, uint64_t *ret_ino)
+/* A socket file and when it was made: an inode number alone may be used again at once. */
+static bool socket_id(struct socket_id *ret_id)
 {
 	struct stat st;
 
 	if (stat(paths[used_path].sun_path, &st))
 		return false;
-	*ret_dev = st.st_dev;
-	*ret_ino = st.st_ino;
+	*ret_id = (struct socket_id){st.st_dev, st.st_ino,
+				     (uint64_t)st.st_ctim.tv_sec * 1000000000u +
+					     (uint64_t)st.st_ctim.tv_nsec};
 	return true;
 }
 
@@ -214,8 +218,8 @@ static void read_reply(void)
 	reply.reason[sizeof(reply.reason) - 1] = '\0';
 	memcpy(reason, reply.reason, sizeof(reason));
 	pcpa_fd_drop(&sock);
-	if (!socket_inode(&refused_dev, &refused_ino))
-		refused_dev = refused_ino = 0;
+	if (!socket_id(&refused))
+		refused = (struct socket_id){0};
 	enter(PCPA_ATTACH_REFUSED);
 }
 
@@ -233,11 +237,11 @@ static void check_end(void)
 	try_later();
 }
 
-static void check_inode(void)
+static void check_refused(void)
 {
-	uint64_t dev, ino;
+	struct socket_id now;
 
-	if (!socket_inode(&dev, &ino) || (dev == refused_dev && ino == refused_ino))
+	if (!socket_id(&now) || !memcmp(&now, &refused, sizeof(now)))
 		return;
 	enter(PCPA_ATTACH_NONE);
 	next_try_ns = 0;
@@ -263,7 +267,7 @@ enum pcpa_attach pcpa_attach_step(void)
 		check_end();
 		break;
 	case PCPA_ATTACH_REFUSED:
-		check_inode();
+		check_refused();
 		break;
 	}
 	s = pcpa_attach_state();

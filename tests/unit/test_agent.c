@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The client's end against a small daemon in the test: handshake, refusal, end of file and the
+ * same segment again, control words, lease, and a program that closes descriptors it does not
+ * know. Then what the agent does by itself: decay, idle CPUs, return of memory.
+ */
+#include <setjmp.h>
+#include <stdint.h>
+#include "alloc_child.h"
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "allocator/agent.h"
+#include "allocator/pcp.h"
+
+#define WAIT_MS 20000
+
+static char folder[64], path[100];
+
+static void make_folder(void)
+{
+	strcpy(folder, "/tmp/pcptune-agent-XXXXXX");
+	CHECK(mkdtemp(folder));
+	snprintf(path, sizeof(path), "%s/sock", folder);
+	setenv("PCPTUNE_SOCKET", path, 1);
+}
+
+static void remove_folder(void)
+{
+	unlink(path);
+	rmdir(folder);
+}
+
+/* ---- the daemon's side ---- */
+
+static int listen_at(void)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	strcpy(a.sun_path, path);
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof(a)) && !listen(fd, 4));
+	return fd;
+}
+
+struct target {
+	int socket, segment;
+	struct pcptune_hello hello;
+	struct pcptune_seg_header *h;
+	size_t size;
+};
+
+static void map_target(struct target *t)
+{
+	struct stat st;
+
+	CHECK(!fstat(t->segment, &st));
+	t->size = (size_t)st.st_size;
+	t->h = mmap(NULL, t->size, PROT_READ | PROT_WRITE, MAP_SHARED, t->segment, 0);
+	CHECK(t->h != MAP_FAILED);
+}
+
+static struct target receive_hello(int listener)
+{
+	struct target t = {.segment = -1};
+	union {
+		struct cmsghdr header;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec data = {&t.hello, sizeof(t.hello)};
+	struct msghdr m = {.msg_iov = &data,
+			   .msg_iovlen = 1,
+			   .msg_control = &control,
+			   .msg_controllen = sizeof(control)};
+	struct pollfd p = {listener, POLLIN, 0};
+
+	CHECK(poll(&p, 1, WAIT_MS) == 1);
+	t.socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	CHECK(t.socket >= 0);
+	CHECK(recvmsg(t.socket, &m, MSG_CMSG_CLOEXEC) == sizeof(t.hello));
+	CHECK(CMSG_FIRSTHDR(&m) && CMSG_FIRSTHDR(&m)->cmsg_type == SCM_RIGHTS);
+	memcpy(&t.segment, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(int));
+	map_target(&t);
+	return t;
+}
+
+static void answer(const struct target *t, int status, const char *text)
+{
+	struct pcptune_reply r = {.magic = PCPTUNE_WIRE_MAGIC,
+				  .version = PCPTUNE_WIRE_VERSION,
+				  .size = sizeof(r),
+				  .status = status,
+				  .target_id = 7,
+				  .lease_ns = 1000000000};
+
+	strcpy(r.reason, text);
+	CHECK(send(t->socket, &r, sizeof(r), MSG_NOSIGNAL) == sizeof(r));
+}
+
+static void drop_target(struct target *t)
+{
+	munmap(t->h, t->size);
+	close(t->segment);
+	close(t->socket);
+}
+
+static struct pcptune_cpu_block *cpu_of(const struct target *t, uint32_t slot)
+{
+	return (struct pcptune_cpu_block *)((char *)t->h + t->h->cpus_off +
+					    (uint64_t)slot * t->h->cpu_stride);
+}
+
+static void wake(const struct target *t)
+{
+	__atomic_add_fetch(&t->h->wake, 1, __ATOMIC_RELEASE);
+	syscall(SYS_futex, &t->h->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void lease_for_ms(const struct target *t, unsigned ms)
+{
+	__atomic_store_n(&t->h->lease_until_ns, pcpa_now_ns() + ms * UINT64_C(1000000),
+			 __ATOMIC_RELEASE);
+}
+
+static void steer(const struct target *t, uint32_t slot, uint32_t high)
+{
+	struct pcptune_ctl *c = &cpu_of(t, slot)->ctl;
+
+	pcpa_put(&c->high, high);
+	pcpa_put(&c->high_min, high);
+	pcpa_put(&c->high_max, high);
+	pcpa_put(&c->batch, PCPTUNE_KEEP);
+	pcpa_put(&c->scale_max, PCPTUNE_KEEP);
+	pcpa_put(&c->rules, PCPTUNE_KEEP);
+	__atomic_store_n(&c->seq, pcpa_get(&c->seq) + 1, __ATOMIC_RELEASE);
+	wake(t);
+}
+
+#define UNTIL(condition)                                \
+	do {                                            \
+		int ms_ = 0;                            \
+		while (!(condition) && ms_++ < WAIT_MS) \
+			usleep(1000);                   \
+		CHECK(condition);                       \
+	} while (0)
+
+/* n pages onto the lists of this CPU */
+static void fill_lists(size_t n)
+{
+	void **p = calloc(n, sizeof(*p));
+
+	CHECK(p && pcpa_alloc_bulk(0, n, p) == n);
+	for (size_t i = 0; i < n; i++)
+		memset(p[i], 1, 64);
+	pcpa_free_bulk(0, n, p);
+	free(p);
+}
+
+/* ---- handshake ---- */
+
+static void hello_child(void)
+{
+	int listener;
+	struct target t;
+	struct pcpa_stats s = {.size = sizeof(s)};
+
+	make_folder();
+	listener = listen_at();
+	setenv("PCPTUNE_RUN_TAG", "00000000deadbeef", 1);
+	CHECK(pcpa_owns(&s) == 0 && !pcpa_heap.ready);
+	pcpa_free(pcpa_alloc(0), 0);
+	t = receive_hello(listener);
+	CHECK(t.hello.magic == PCPTUNE_WIRE_MAGIC && t.hello.version == PCPTUNE_WIRE_VERSION);
+	CHECK(t.hello.size == sizeof(t.hello) && t.hello.layout == PCPTUNE_SEG_LAYOUT);
+	CHECK(t.hello.flags == 0 && t.hello.segment_size == t.size && t.h->size == t.size);
+	CHECK(t.h->magic == PCPTUNE_SEG_MAGIC && t.h->pid == (uint32_t)getpid());
+	CHECK(t.h->run_tag == 0xdeadbeef);
+	CHECK(!strcmp(t.h->name, program_invocation_short_name));
+	CHECK(fcntl(t.segment, F_GET_SEALS) == (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+	CHECK(ftruncate(t.segment, 4096) < 0);
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	CHECK(pcpa_get_stats(&s) == 0 && s.attached == 1);
+	drop_target(&t);
+	close(listener);
+	remove_folder();
+}
+
+static void hello_and_segment(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(hello_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+}
+
+/* Name, unit, width and place of every number can be told from the segment alone. */
+static void description_child(void)
+{
+	const struct pcptune_seg_header *h;
+	const struct pcptune_desc *d;
+	int seen_managed = 0, seen_list = 0;
+
+	pcpa_free(pcpa_alloc(0), 0);
+	h = pcpa_heap.header;
+	d = (const struct pcptune_desc *)((const char *)h + h->desc_off);
+	for (uint32_t i = 0; i < h->n_desc; i++) {
+		CHECK(d[i].name[0] && d[i].unit[0] && d[i].line[0]);
+		CHECK(d[i].width == 0 || d[i].width == 4 || d[i].width == 8);
+		if (!strcmp(d[i].name, "alloc_pages"))
+			seen_list = d[i].width == 0 && d[i].level == PCPTUNE_LEVEL_CPU;
+		if (!strcmp(d[i].name, "managed_pages"))
+			seen_managed = *(const uint64_t *)((const char *)h + h->zones_off +
+							   d[i].offset) == 16384;
+	}
+	CHECK(seen_list && seen_managed);
+}
+
+static void described_by_itself(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(description_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+}
+
+static void refusal_child(void)
+{
+	int listener;
+	struct target t;
+	struct pollfd p = {.events = POLLIN};
+
+	make_folder();
+	p.fd = listener = listen_at();
+	pcpa_free(pcpa_alloc(0), 0);
+	t = receive_hello(listener);
+	answer(&t, EPROTO, "layout 1 is too new, 0 would be right");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_REFUSED);
+	CHECK(!strcmp(pcpa_attach_reason(), "layout 1 is too new, 0 would be right"));
+	/* the same socket is not asked again, however often the agent looks */
+	for (int i = 0; i < 30; i++) {
+		wake(&t);
+		usleep(20000);
+	}
+	CHECK(poll(&p, 1, 0) == 0);
+	/* another one is */
+	drop_target(&t);
+	unlink(path);
+	close(listener);
+	listener = listen_at();
+	for (int i = 0; i < WAIT_MS && pcpa_attach_state() == PCPA_ATTACH_REFUSED; i++) {
+		__atomic_add_fetch(&pcpa_heap.header->wake, 1, __ATOMIC_RELEASE);
+		syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+		usleep(1000);
+	}
+	t = receive_hello(listener);
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	drop_target(&t);
+	close(listener);
+	remove_folder();
+}
+
+static void refused_with_a_reason(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(refusal_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+}
+
+static void restart_child(void)
+{
+	int listener;
+	struct target t;
+	uint64_t id;
+
+	make_folder();
+	listener = listen_at();
+	pcpa_free(pcpa_alloc(0), 0);
+	t = receive_hello(listener);
+	id = t.h->random_id;
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	/* the daemon is gone, and comes back */
+	wake(&t);
+	drop_target(&t);
+	close(listener);
+	unlink(path);
+	listener = listen_at();
+	t = receive_hello(listener);
+	CHECK(t.hello.flags & PCPTUNE_HELLO_RECONNECT);
+	CHECK(t.h->random_id == id);
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	drop_target(&t);
+	close(listener);
+	remove_folder();
+}
+
+static void daemon_comes_back(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(restart_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+}
+
+/* A program that closes all descriptors and opens its own: ours are neither used nor closed. */
+static void closed_child(void)
+{
+	int listener, n = 0, fds[64];
+	struct target t;
+	struct stat st;
+
+	make_folder();
+	listener = listen_at();
+	pcpa_free(pcpa_alloc(0), 0);
+	t = receive_hello(listener);
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	for (int fd = 3; fd < 2000; fd++)
+		if (fd != listener && fd != t.socket && fd != t.segment)
+			close(fd);
+	/* files of the program where ours were */
+	for (int fd = 1000; fd < 1004; fd++) {
+		int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+		CHECK(dup2(null, fd) == fd);
+		close(null);
+		fds[n++] = fd;
+	}
+	for (int i = 0; i < 20; i++) {
+		wake(&t);
+		usleep(5000);
+		pcpa_free(pcpa_alloc(0), 0);
+	}
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_NONE);
+	for (int i = 0; i < n; i++)
+		CHECK(!fstat(fds[i], &st) && S_ISCHR(st.st_mode));
+	CHECK(pcpa_segment_fd() == -1);
+	fill_lists(1000);
+	CHECK_AUDIT();
+	drop_target(&t);
+	close(listener);
+	remove_folder();
+}
+
+static void descriptors_closed_by_the_program(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(closed_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+}
+
+static void no_daemon_child(void)
+{
+	make_folder();
+	pcpa_free(pcpa_alloc(0), 0);
+	CHECK(pcpa_attach_state() == PCPA_ATTACH_NONE);
+	/* a stale socket file is no daemon either */
+	close(listen_at());
+	pcpa_free(pcpa_alloc(0), 0);
+	CHECK(pcpa_attach_state() == PCPA_ATTACH_NONE);
+	remove_folder();
+}
+
+static void no_daemon(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(no_daemon_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+}
+
+/* ---- control and lease ---- */
+
+static void control_child(void)
+{
+	int listener;
+	struct target t;
+	struct pcptune_cpu_block *b;
+	uint64_t refused;
+
+	make_folder();
+	listener = listen_at();
+	fill_lists(20000);
+	t = receive_hello(listener);
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	lease_for_ms(&t, 600000);
+	b = cpu_of(&t, 0);
+	CHECK(pcpa_pcp_pages(b) > 1000);
+	/* an idle CPU is trimmed to a lowered high */
+	steer(&t, 0, 500);
+	UNTIL(__atomic_load_n(&b->pcp.ack_seq, __ATOMIC_ACQUIRE) == 1);
+	UNTIL(pcpa_pcp_pages(b) <= 500);
+	CHECK(pcpa_get(&b->pcp.high) == 500 && pcpa_get(&b->pcp.high_max) == 500);
+	CHECK(pcpa_get(&b->zctr.trim_pages) > 0 && pcpa_get(&b->pcp.controls_adopted) == 1);
+	/* too much is clamped, and said so */
+	refused = pcpa_get(&pcpa_heap.proc->controls_refused);
+	steer(&t, 0, 1u << 30);
+	UNTIL(pcpa_get(&b->pcp.ack_seq) == 2);
+	CHECK(pcpa_get(&b->pcp.high) == pcpa_get(&b->pcp.high_limit));
+	CHECK(pcpa_get(&pcpa_heap.proc->controls_refused) == refused + 3);
+	/* a CPU that never called takes them, too */
+	steer(&t, 1, 321);
+	UNTIL(pcpa_get(&cpu_of(&t, 1)->pcp.high) == 321);
+	CHECK_AUDIT();
+	/* the lease runs out: our own values again */
+	lease_for_ms(&t, 50);
+	wake(&t);
+	UNTIL(pcpa_get(&b->pcp.high_max) == pcpa_heap.defaults[0].high_max);
+	UNTIL(pcpa_get(&cpu_of(&t, 1)->pcp.high_max) == pcpa_heap.defaults[0].high_max);
+	CHECK(pcpa_get(&pcpa_heap.proc->lease_expired) == 1);
+	/* words without a lease are not taken; with a new one they are */
+	steer(&t, 0, 400);
+	usleep(100000);
+	CHECK(pcpa_get(&b->pcp.ack_seq) == 2);
+	lease_for_ms(&t, 600000);
+	wake(&t);
+	UNTIL(pcpa_get(&b->pcp.high) == 400);
+	drop_target(&t);
+	close(listener);
+	remove_folder();
+}
+
+static void control_words_and_lease(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(control_child, SETTINGS("PCPALLOC_CPUS=2", "PCPALLOC_SIZE=1g",
+							  "PCPALLOC_IDLE_MS=100000")),
+			 0);
+}
+
+/* ---- by itself ---- */
+
+static void decay_child(void)
+{
+	struct pcptune_cpu_block *b;
+	uint64_t first;
+
+	fill_lists(30000);
+	b = pcpa_cpu_block(0, 0);
+	first = pcpa_pcp_pages(b);
+	CHECK(first > pcpa_get(&b->pcp.high_min));
+	UNTIL(pcpa_get(&b->zctr.decay_pages) > 0);
+	CHECK(pcpa_get(&b->zctr.decay_pages) <= 2016);
+	CHECK_AUDIT();
+}
+
+static void decays_without_a_daemon(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(decay_child, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_SIZE=1g")), 0);
+}
+
+static void idle_child(void)
+{
+	struct pcptune_cpu_block *b;
+
+	fill_lists(10000);
+	b = pcpa_cpu_block(0, 0);
+	CHECK(pcpa_pcp_pages(b) > 0);
+	UNTIL(pcpa_pcp_pages(b) == 0);
+	CHECK_AUDIT();
+}
+
+static void idle_cpus_are_emptied(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(idle_child, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_SIZE=1g",
+						       "PCPALLOC_IDLE_MS=200")),
+			 0);
+}
+
+static size_t resident_pages(void)
+{
+	unsigned long size = 0, resident = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	CHECK(f && fscanf(f, "%lu %lu", &size, &resident) == 2);
+	fclose(f);
+	return resident;
+}
+
+/* A burst, then sleep: the memory goes back although nobody calls any more. */
+static void burst_child(void)
+{
+	static void *p[20000];
+	size_t before, peak;
+
+	CHECK(pcpa_alloc_bulk(0, 1, p) == 1);
+	before = resident_pages();
+	CHECK(pcpa_alloc_bulk(0, 20000, p) == 20000);
+	for (size_t i = 0; i < 20000; i++)
+		memset(p[i], 1, 4096);
+	peak = resident_pages();
+	CHECK(peak > before + 19000);
+	pcpa_free_bulk(0, 20000, p);
+	UNTIL(resident_pages() < before + 6000);
+	CHECK_AUDIT();
+}
+
+static void memory_goes_back(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(burst_child, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_SIZE=1g",
+							"PCPALLOC_IDLE_MS=200")),
+			 0);
+}
+
+static void no_agent_child(void)
+{
+	char name[64];
+	int tasks = 0;
+
+	fill_lists(1000);
+	for (int tid = getpid(); tid < getpid() + 20; tid++) {
+		snprintf(name, sizeof(name), "/proc/self/task/%d", tid);
+		tasks += !access(name, F_OK);
+	}
+	CHECK(tasks == 1);
+	CHECK(pcpa_heap.header->flags & PCPTUNE_SEG_NO_AGENT);
+}
+
+static void without_agent(void **state)
+{
+	(void)state;
+#if defined(__SANITIZE_THREAD__)
+	/* TSan has a thread of its own */
+	skip();
+#endif
+	assert_int_equal(
+		in_child(no_agent_child, SETTINGS("PCPALLOC_AGENT=0", "PCPALLOC_SIZE=64m")), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(hello_and_segment),
+		cmocka_unit_test(described_by_itself),
+		cmocka_unit_test(refused_with_a_reason),
+		cmocka_unit_test(daemon_comes_back),
+		cmocka_unit_test(descriptors_closed_by_the_program),
+		cmocka_unit_test(no_daemon),
+		cmocka_unit_test(control_words_and_lease),
+		cmocka_unit_test(decays_without_a_daemon),
+		cmocka_unit_test(idle_cpus_are_emptied),
+		cmocka_unit_test(memory_goes_back),
+		cmocka_unit_test(without_agent),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -108,6 +108,7 @@ struct cpu_state {
 	int64_t net;			      /* frees minus allocations through the lists, pages */
 	struct range net_now, net_before;     /* stretches of MEMORY_US / 2 */
 	struct range count_now, count_before; /* stretches of hold_us */
+	uint64_t hidden_now, hidden_before;   /* as count_*: most that one interval hid */
 	uint64_t net_start, count_start;
 	uint64_t raised, decayed, active; /* times, us */
 	uint64_t hold_us;
@@ -205,9 +206,30 @@ static void add_deltas(struct cpu_state *cs, const struct pcptune_cpu *c)
 		   (int64_t)sub0(c->alloc_pages, c->alloc_direct);
 }
 
+/*
+ * Within an interval a list may have been further up or down than at its ends, by no more than the
+ * smaller of what was allocated and what was freed.
+ */
+static uint64_t hidden_by(const struct pcptune_cpu *c)
+{
+	if (c->flags & PCPTUNE_CPU_UNKNOWN)
+		return 0;
+	return c->alloc_pages < c->free_pages ? c->alloc_pages : c->free_pages;
+}
+
+/* A swing as seen at the ends of intervals, and what they hid; by half at most is enough. */
+static uint32_t whole_swing(const struct cpu_state *cs, uint32_t seen)
+{
+	uint64_t hidden = cs->hidden_now > cs->hidden_before ? cs->hidden_now : cs->hidden_before;
+
+	return seen + (hidden < seen / 2 ? (uint32_t)hidden : seen / 2);
+}
+
 static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
 		      const struct pcptune_sample *s)
 {
+	uint64_t hidden = hidden_by(c);
+
 	cs->traffic = fade(cs->traffic, s->dt_us);
 	cs->in = fade(cs->in, s->dt_us);
 	cs->out = fade(cs->out, s->dt_us);
@@ -222,8 +244,12 @@ static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
 	range_turn(&cs->net_now, &cs->net_before, &cs->net_start, s->time_us, MEMORY_US / 2,
 		   cs->net);
 	if (range_turn(&cs->count_now, &cs->count_before, &cs->count_start, s->time_us, cs->hold_us,
-		       c->count))
+		       c->count)) {
 		cs->count_valid = 1;
+		cs->hidden_before = cs->hidden_now;
+		cs->hidden_now = 0;
+	}
+	cs->hidden_now = hidden > cs->hidden_now ? hidden : cs->hidden_now;
 	cs->missed = 0;
 	if (cs->traffic)
 		cs->missed = (uint32_t)(2000 * (cs->in < cs->out ? cs->in : cs->out) / cs->traffic);
@@ -269,28 +295,42 @@ static bool contended(const struct state *st, const struct cpu_state *cs, const 
 	return st->ppm >= p[P_CONTEND] && cs->wait_us > 0;
 }
 
+/*
+ * x4 or x2, but not beyond what all that went to the zone and back since the last raise would have
+ * filled; a quarter more in any case.
+ */
+static uint64_t by_factor(const struct pcptune_cpu *c, uint64_t back, bool bad)
+{
+	uint64_t most = high_for((uint32_t)(c->high + back), move_max(c));
+	uint64_t high = (uint64_t)c->high * (bad ? 4 : 2), least = c->high + c->high / 4 + 1;
+
+	high = high < most ? high : most;
+	return high > least ? high : least;
+}
+
 /* Would a larger list serve this CPU? Sets wanted, 0: no. */
 static void want_raise(const struct state *st, struct cpu_state *cs, const struct pcptune_cpu *c,
 		       const int64_t *p)
 {
-	uint64_t least = cs->in < cs->out ? cs->in : cs->out, swing;
+	uint64_t back = cs->in < cs->out ? cs->in : cs->out, swing;
 	bool waits = contended(st, cs, p), bad;
 	uint32_t limit = (uint32_t)p[P_MISS], target;
 
 	cs->wanted = 0;
 	if (cs->traffic < (uint64_t)p[P_TRAFFIC])
 		return;
+	back = back < PCPTUNE_MAX_HIGH ? back : PCPTUNE_MAX_HIGH;
 	if (cs->missed >= (waits ? limit / 4 + 1 : limit)) {
 		bad = cs->missed >= MISSED_BAD || (waits && st->ppm >= 8 * p[P_CONTEND]);
-		/* more than high and what passed through the zone can not have been missed */
-		swing = range_width(&cs->net_now, &cs->net_before);
-		swing = swing < c->high + least ? swing : c->high + least;
+		/* more than high and what went to the zone and back can not have been missed */
+		swing = whole_swing(cs, range_width(&cs->net_now, &cs->net_before));
+		swing = swing < c->high + back ? swing : c->high + back;
 		cs->swing = (int64_t)swing;
 		target = high_for((uint32_t)swing, move_max(c));
-		if (target > c->high + c->high / 4)
+		if (swing > c->high && target > c->high + c->high / 4)
 			want(cs, bad ? pcptune_max_u32(target, 2 * c->high) : target, R_SWING);
 		else
-			want(cs, (uint64_t)c->high * (bad ? 4 : 2), waits ? R_CONTENDED : R_MISSES);
+			want(cs, by_factor(c, back, bad), waits ? R_CONTENDED : R_MISSES);
 	} else if (waits && c->high < 2 * move_max(c)) {
 		want(cs, pcptune_min_u32(2 * c->high, 2 * move_max(c)), R_FLOW);
 	}
@@ -312,6 +352,7 @@ static void note_raise(struct cpu_state *cs, const struct pcptune_cpu *c, uint32
 	cs->count_now = cs->count_before = (struct range){c->count, c->count};
 	cs->count_start = t;
 	cs->count_valid = 0;
+	cs->hidden_now = cs->hidden_before = 0;
 }
 
 /* ---- decay ---- */
@@ -328,7 +369,8 @@ static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, 
 {
 	bool rests = t - cs->active >= cs->hold_us; /* what moves then are our own trims */
 	uint32_t swing = rests ? 0 : range_width(&cs->count_now, &cs->count_before);
-	uint32_t need = high_for(swing, pcptune_min_u32(swing, move_max(c)));
+	uint32_t whole = whole_swing(cs, swing);
+	uint32_t need = high_for(whole, pcptune_min_u32(whole, move_max(c)));
 
 	*ret_swing = swing;
 	if (swing)

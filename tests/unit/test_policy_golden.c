@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The exact decisions of each policy on small traces, held against tests/golden/NAME.txt.
+ *
+ * A difference is no error by itself: it says that behaviour changed. Look at it, then run
+ * tests/golden/update, and commit the new file with the change.
+ */
+#include <unistd.h>
+#include "tests/unit/policy_model.h"
+
+#define MANAGED 1048576u
+
+/* Both CPUs in the pattern of page_fault1, then rest. */
+static void trace_fault(struct model *m)
+{
+	m->cpu_us = 200000;
+	for (int n = 0; n < 50; n++) {
+		model_cycle(m, 0, 32768, 300, 0);
+		model_cycle(m, 1, 32768, 300, 110);
+		model_step(m);
+	}
+	m->cpu_us = 1000;
+	for (int n = 0; n < 250; n++)
+		model_step(m);
+}
+
+/* One CPU allocates what the other frees. */
+static void trace_flow(struct model *m)
+{
+	m->cpu_us = 150000;
+	for (int n = 0; n < 150; n++) {
+		for (int k = 0; k < 20; k++) {
+			model_alloc(m, 0, 3000);
+			m->m[0].in_use -= 3000;
+			m->m[1].in_use += 3000;
+			model_free(m, 1, 3000);
+		}
+		model_step(m);
+	}
+}
+
+/* CPUs that tune themselves, bursts and pauses, a stretch of idleness in one sample. */
+static void trace_burst(struct model *m)
+{
+	for (uint32_t i = 0; i < 2; i++)
+		m->m[i].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,
+							 .high = 1000,
+							 .high_min = 500,
+							 .high_max = 60000,
+							 .batch = 63,
+							 .scale_max = 5};
+	for (int n = 0; n < 300; n++) {
+		if (n % 100 < 20)
+			model_cycle(m, (uint32_t)n / 100 % 2, 12000, 400, 0);
+		model_step(m);
+	}
+	m->dt = 25000000;
+	model_step(m);
+	m->dt = 100000;
+	for (int n = 0; n < 40; n++) {
+		model_cycle(m, 0, 5000, 200, 0);
+		model_step(m);
+	}
+}
+
+static const struct {
+	const char *name, *policy, *params;
+	void (*trace)(struct model *m);
+} golden[] = {
+	{"static-fault", "static", "high=1000", trace_fault},
+	{"static-burst", "static", "high=2000 batch=31 rules=g1", trace_burst},
+	{"kernel-fault", "kernel", "", trace_fault},
+	{"kernel-burst", "kernel", "high_min=400 high_max=30000 decay_ms=1000", trace_burst},
+	{"kernel-g1-flow", "kernel", "rules=g1", trace_flow},
+	{"contention-fault", "contention", "", trace_fault},
+	{"contention-flow", "contention", "contend_ppm=500", trace_flow},
+	{"contention-burst", "contention", "hold_ms=2000", trace_burst},
+	{"contention-budget", "contention", "budget_permille=30", trace_fault},
+};
+
+static char *slurp(const char *path)
+{
+	FILE *f = fopen(path, "rb");
+	char *text = NULL;
+	size_t n = 0;
+
+	if (!f)
+		return NULL;
+	if (getdelim(&text, &n, 0, f) < 0) {
+		free(text);
+		text = strdup("");
+	}
+	fclose(f);
+	return text;
+}
+
+/* tests/golden of the source tree: beside this file, or seen from the build directory. */
+static void golden_path(const char *name, char *buf, size_t n)
+{
+	const char *b = getenv("B");
+
+	snprintf(buf, n, "tests/golden");
+	if (access(buf, F_OK) && b)
+		snprintf(buf, n, "%s/../../tests/golden", b);
+	if (access(buf, F_OK))
+		fail_msg("tests/golden is not there; run from the top of the source tree");
+	snprintf(buf + strlen(buf), n - strlen(buf), "/%s.txt", name);
+}
+
+/* Says the first lines that differ. */
+static void show_difference(const char *name, const char *old, const char *new_)
+{
+	int line = 1;
+
+	while (*old && *old == *new_) {
+		line += *old == '\n';
+		old++;
+		new_++;
+	}
+	while (line > 1 && old[-1] != '\n') {
+		old--;
+		new_--;
+	}
+	fail_msg("%s, line %d:\n  - %.*s\n  + %.*s\nIf this is meant, run tests/golden/update.",
+		 name, line, (int)strcspn(old, "\n"), old, (int)strcspn(new_, "\n"), new_);
+}
+
+static void check_golden(size_t i)
+{
+	char path[512], *text = NULL, *right;
+	struct model *m = malloc(sizeof(*m));
+	size_t n;
+
+	assert_non_null(m);
+	model_new(m, golden[i].policy, golden[i].params, 3, MANAGED);
+	m->trace = open_memstream(&text, &n);
+	assert_non_null(m->trace);
+	golden[i].trace(m);
+	fclose(m->trace);
+	model_end(m);
+	free(m);
+	golden_path(golden[i].name, path, sizeof(path));
+	if (getenv("PCPTUNE_GOLDEN_UPDATE")) {
+		FILE *f = fopen(path, "wb");
+
+		assert_non_null(f);
+		assert_int_equal(fwrite(text, 1, n, f), n);
+		assert_int_equal(fclose(f), 0);
+	}
+	right = slurp(path);
+	if (!right)
+		fail_msg("%s is not there; run tests/golden/update", path);
+	if (strcmp(text, right) != 0)
+		show_difference(golden[i].name, right, text);
+	free(right);
+	free(text);
+}
+
+static void test_golden(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(golden) / sizeof(golden[0]); i++)
+		check_golden(i);
+}
+
+/* The same trace twice, and from a copied state in the middle: the same decisions. */
+static void test_determinism(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(golden) / sizeof(golden[0]); i++) {
+		char *text[2] = {NULL, NULL};
+		size_t n[2];
+
+		for (int k = 0; k < 2; k++) {
+			struct model *m = malloc(sizeof(*m));
+
+			assert_non_null(m);
+			model_new(m, golden[i].policy, golden[i].params, 3, MANAGED);
+			m->trace = open_memstream(&text[k], &n[k]);
+			golden[i].trace(m);
+			fclose(m->trace);
+			model_end(m);
+			free(m);
+		}
+		assert_string_equal(text[0], text[1]);
+		free(text[0]);
+		free(text[1]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_golden),
+		cmocka_unit_test(test_determinism),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

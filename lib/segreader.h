@@ -6,6 +6,9 @@
  * counts, strides, offsets and alignment, with the reason of a refusal as text that can be sent
  * back. After that only loads of single words happen, each checked where it is used; the file is
  * sealed against shrinking, so no load can fault.
+ *
+ * A reader is used by one thread at a time; the target may do what it wants meanwhile. Nothing here
+ * blocks, and nothing but segreader_open() allocates or fails.
  */
 #ifndef PCPTUNE_LIB_SEGREADER_H
 #define PCPTUNE_LIB_SEGREADER_H
@@ -19,8 +22,8 @@
 struct segreader;
 
 struct segreader_limits {
-	uint32_t max_cpus; /* slots per zone */
-	uint64_t max_bytes;
+	uint32_t max_cpus;  /* slots per zone; 0: PCPTUNE_MAX_CPUS */
+	uint64_t max_bytes; /* of the file; 0: no bound */
 };
 
 /*
@@ -53,6 +56,11 @@ void segreader_shape(const struct segreader *sr, struct pcptune_shape *shape);
  * and kept. active: room for all indexes. The first pass after open counts from zero, so that
  * short-lived targets are not lost; segreader_rebase() makes the next pass a baseline instead
  * (reconnect). Returns the number of active CPUs.
+ *
+ * A CPU is UNKNOWN for a pass when a counter went back or moved further than an interval can
+ * explain (then the next pass counts from what it is now), or when a list was too busy to be read
+ * (then the next pass has both intervals). Gauges are bounded to the ranges of segment.h and
+ * rules.h, whatever the target wrote. zone, index: in range, or the behaviour is undefined.
  */
 uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active);
 void segreader_rebase(struct segreader *sr);
@@ -70,7 +78,11 @@ struct segreader_proc {
 #include <pcptune/counters.def>
 };
 void segreader_proc(const struct segreader *sr, struct segreader_proc *ret);
-/* Cumulative values of one CPU since its segment was made (counters), and gauges. */
+/*
+ * Cumulative values of one CPU since its segment was made (counters), and gauges. flags is 0, or
+ * PCPTUNE_CPU_UNKNOWN with counters of 0 when they could not be read or make no sense. Operations
+ * before the first pass are known modulo 2^40 a list.
+ */
 void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cpu *ret);
 /* The description table of the segment itself, row i; false: no such row, or damaged. */
 bool segreader_desc(const struct segreader *sr, uint32_t i, struct pcptune_desc *ret);
@@ -80,7 +92,10 @@ struct control {
 	uint32_t high, high_min, high_max, batch, scale_max, rules, drain;
 	uint64_t decision;
 };
-/* Writes the words and then seq; *ret_seq is what ack must become. Wake separately. */
+/*
+ * Writes the words and then seq (release); *ret_seq is what ack must become, never 0. PCPTUNE_KEEP
+ * in a value leaves it alone. Wake separately, once for all CPUs.
+ */
 void segreader_control_write(struct segreader *sr, uint32_t index, const struct control *c,
 			     uint32_t *ret_seq);
 /* What the words say now, and the two sequence numbers: for the foreign-change check. */
@@ -88,6 +103,7 @@ void segreader_control_read(const struct segreader *sr, uint32_t index, struct c
 			    uint32_t *ret_seq, uint32_t *ret_ack);
 /* until: CLOCK_MONOTONIC ns, 0: none, UINT64_MAX: for good. */
 void segreader_lease(struct segreader *sr, uint64_t until_ns);
+/* Wakes the target's agent: all words written before are seen by it. */
 void segreader_wake(struct segreader *sr);
 
 #endif

@@ -180,10 +180,9 @@ bool choice_same(const struct choice *a, const struct choice *b)
 {
 	uint32_t n;
 
-	if (a->module != b->module || a->dry_run != b->dry_run)
+	/* one descriptor for each loaded file, however often it is loaded */
+	if (policy_desc(a->module) != policy_desc(b->module) || a->dry_run != b->dry_run)
 		return false;
-	if (!a->module)
-		return true;
 	n = policy_desc(a->module)->n_params;
 	return !memcmp(a->params, b->params, n * sizeof(a->params[0]));
 }

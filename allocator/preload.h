@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "allocator/heap.h"
 #include "pcpalloc.h"
 
 /* Thread-locals of a library that is loaded with the program need no call (and no malloc). */
@@ -37,11 +38,20 @@ struct preload_next {
 	size_t (*usable_size)(void *);
 };
 
+extern struct preload_next preload_next_table;
+extern bool preload_next_found;
+const struct preload_next *preload_next_look_up(void);
+
 /*
  * NULL: this thread is looking the functions up right now, and the look-up itself allocates; serve
  * it from the arena.
  */
-const struct preload_next *preload_next(void);
+static inline const struct preload_next *preload_next(void)
+{
+	if (__builtin_expect(__atomic_load_n(&preload_next_found, __ATOMIC_ACQUIRE), 1))
+		return &preload_next_table;
+	return preload_next_look_up();
+}
 
 /*
  * A small static arena for those few calls. It hands out zeroed memory and never takes it back.
@@ -81,7 +91,11 @@ static inline bool preload_wants(size_t size)
 void *preload_zone_alloc(size_t size, size_t align);
 /* The same with room for some growth: for blocks that were seen to grow. */
 void *preload_zone_alloc_growing(size_t size);
-bool preload_zone_owns(const void *p);
+static inline bool preload_zone_owns(const void *p)
+{
+	return __atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE) && pcpa_heap_zone_of(p);
+}
+
 /* p must be owned. An address that is no live block is reported and left alone. errno is kept. */
 void preload_zone_free(void *p, const void *caller);
 /* Bytes of the block at p, 0: no live block begins there. */

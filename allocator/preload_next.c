@@ -5,8 +5,9 @@
  * It is found with dlsym(RTLD_NEXT), so it is libc's, or that of a library that the program is
  * linked with. dlsym() may itself allocate. A thread-local flag tells such a call from all others,
  * and a static arena serves it. Two threads may look up at the same time: both find the same
- * addresses, and each stores them whole (relaxed) before the flag `found` (release), so a reader
- * that sees the flag (acquire) sees all of them. No lock is held while the dynamic linker runs.
+ * addresses, and each stores them whole (relaxed) before the flag preload_next_found (release), so
+ * a reader that sees the flag (acquire) sees all of them. No lock is held while the dynamic linker
+ * runs.
  */
 #include "allocator/preload.h"
 
@@ -15,8 +16,8 @@
 #include <errno.h>
 #include <link.h>
 
-static struct preload_next next;
-static bool found;
+struct preload_next preload_next_table;
+bool preload_next_found;
 static PRELOAD_TLS bool looking;
 
 static const struct {
@@ -45,21 +46,20 @@ static void look_up(void)
 	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		void *f = dlsym(RTLD_NEXT, names[i].name);
 
-		__atomic_store_n((void **)((char *)&next + names[i].offset), f, __ATOMIC_RELAXED);
+		__atomic_store_n((void **)((char *)&preload_next_table + names[i].offset), f,
+				 __ATOMIC_RELAXED);
 	}
 	looking = false;
-	__atomic_store_n(&found, true, __ATOMIC_RELEASE);
+	__atomic_store_n(&preload_next_found, true, __ATOMIC_RELEASE);
 	errno = e;
 }
 
-const struct preload_next *preload_next(void)
+const struct preload_next *preload_next_look_up(void)
 {
-	if (__builtin_expect(!__atomic_load_n(&found, __ATOMIC_ACQUIRE), 0)) {
-		if (looking)
-			return NULL;
-		look_up();
-	}
-	return &next;
+	if (looking)
+		return NULL;
+	look_up();
+	return &preload_next_table;
 }
 
 /* ---- the arena ---- */

@@ -24,7 +24,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include "allocator/heap.h"
 
 #define PAGE	     ((size_t)PCPA_PAGE_SIZE)
 #define DEFAULT_MIN  PAGE
@@ -239,11 +238,6 @@ static uint16_t *length_at(const void *p, bool make)
 	if (!t && make)
 		t = make_lengths(z);
 	return t ? &t[pcpa_page_number(z, p)] : NULL;
-}
-
-bool preload_zone_owns(const void *p)
-{
-	return pcpa_heap_zone_of(p) != NULL;
 }
 
 size_t preload_zone_size(const void *p)

@@ -301,7 +301,7 @@ static void test_next(void **state_)
 	const struct preload_next *n;
 
 	(void)state_;
-	found = false;
+	preload_next_found = false;
 	looking = true;
 	assert_null(preload_next());
 	looking = false;

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * static and kernel, rule by rule; what every policy must do with odd samples; and that
+ * docs/policies.md names every parameter and every reason.
+ */
+#include <errno.h>
+#include <unistd.h>
+#include "tests/unit/policy_model.h"
+
+static struct host_answer ask(struct model *m)
+{
+	model_step(m);
+	return m->answer;
+}
+
+static const char *reason(const struct model *m)
+{
+	uint32_t id = m->answer.n_changes ? m->answer.changes[0].reason : m->answer.reason;
+	const struct pcptune_reason *r = policy_reason(m->module, id);
+
+	return r ? r->name : "";
+}
+
+static void test_static(void **state)
+{
+	struct model m;
+
+	(void)state;
+	model_new(&m, "static", "high=1000 batch=31 rules=g1", 4, 1048576);
+	ask(&m);
+	assert_string_equal(reason(&m), "unused");
+	assert_int_equal(m.answer.rest_ms, 60000);
+	model_alloc(&m, 0, 1);
+	model_alloc(&m, 2, 1);
+	ask(&m);
+	assert_int_equal(m.answer.n_changes, 2);
+	assert_int_equal(m.answer.changes[1].index, 2);
+	assert_int_equal(m.answer.changes[1].clamped.high, 1000);
+	assert_int_equal(m.answer.changes[1].clamped.high_min, 1000);
+	assert_int_equal(m.answer.changes[1].clamped.high_max, 1000);
+	assert_int_equal(m.answer.changes[1].clamped.batch, 31);
+	assert_int_equal(m.answer.changes[1].clamped.rules, PCPTUNE_RULES_G1);
+	assert_int_equal(m.answer.rest_ms, 0);
+	ask(&m);
+	assert_int_equal(m.answer.n_changes, 0);
+	assert_string_equal(reason(&m), "in-place");
+	assert_int_equal(m.answer.rest_ms, 60000);
+	m.m[2].st.high_max = 2000; /* somebody else */
+	m.m[2].settle_until = m.t + 250000;
+	ask(&m);
+	assert_int_equal(m.answer.n_changes, 0);
+	assert_string_equal(reason(&m), "waiting");
+	assert_int_equal(m.answer.rest_ms, 0);
+	ask(&m);
+	ask(&m);
+	assert_int_equal(m.answer.n_changes, 1);
+	assert_int_equal(m.m[2].st.high_max, 1000);
+	model_end(&m);
+}
+
+static void test_static_defaults(void **state)
+{
+	struct model m;
+
+	(void)state;
+	model_new(&m, "static", "", 2, 1048576);
+	m.m[0].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,
+						.high = 5000,
+						.high_min = 5000,
+						.high_max = 60000,
+						.batch = 63,
+						.scale_max = 5};
+	ask(&m);
+	assert_int_equal(m.m[0].st.high, 378);
+	assert_int_equal(m.m[0].st.high_max, 378);
+	assert_int_equal(m.m[0].st.batch, 63); /* left alone */
+	assert_int_equal(m.m[0].st.rules, PCPTUNE_RULES_G0);
+	model_end(&m);
+}
+
+static void refused(const char *policy, const char *params)
+{
+	struct pcptune_shape shape = {.size = sizeof(shape),
+				      .n_zones = 1,
+				      .n_cpus = 2,
+				      .host_cpus = 2,
+				      .managed_pages = 1048576,
+				      .high_limit = 100000};
+	struct policy_instance *pi = NULL;
+	struct policy_module *m;
+	int64_t values[POLICY_MAX_PARAMS];
+	char why[POLICY_WHY] = "";
+
+	assert_int_equal(policy_load(policy, NULL, &m, why), 0);
+	assert_int_equal(policy_params_parse(m, params, values, why), 0);
+	assert_int_equal(policy_instance_new(m, &shape, values, &pi, why), -EINVAL);
+	assert_null(pi);
+	policy_unref(m);
+}
+
+static void test_refused_parameters(void **state)
+{
+	(void)state;
+	refused("static", "high=3");
+	refused("kernel", "fraction=1");
+	refused("kernel", "fraction=7");
+	refused("kernel", "high_min=500 high_max=400");
+}
+
+/* high_min and high_max that kernel sets, for two CPUs that can run. */
+static void bounds(const char *params, uint32_t n_used, uint32_t rules, uint32_t min, uint32_t max)
+{
+	struct model m;
+
+	model_new(&m, "kernel", params, 10, 819200);
+	m.shape.low_wmark_pages = 8192;
+	for (uint32_t i = 0; i < n_used; i++)
+		model_alloc(&m, i, 1);
+	ask(&m);
+	for (uint32_t i = 0; i < n_used; i++) {
+		assert_int_equal(m.m[i].st.high_min, min);
+		assert_int_equal(m.m[i].st.high_max, max);
+		assert_in_range(m.m[i].st.high, min, max);
+		assert_int_equal(m.m[i].st.rules, rules);
+	}
+	model_end(&m);
+}
+
+static void test_kernel_bounds(void **state)
+{
+	(void)state;
+	bounds("", 1, PCPTUNE_RULES_G4, 8192 / 2, 51200); /* 819200 / 8 / 2 */
+	bounds("", 8, PCPTUNE_RULES_G4, 8192 / 8, 12800); /* more in use than can run at once */
+	bounds("rules=g0", 1, PCPTUNE_RULES_G0, 378, 378);
+	bounds("rules=g1", 1, PCPTUNE_RULES_G1, 4096, 4096);
+	bounds("fraction=8", 1, PCPTUNE_RULES_G4, 51200, 51200);
+	bounds("fraction=100", 1, PCPTUNE_RULES_G4, 4096, 4096);
+	bounds("fraction=1000000", 1, PCPTUNE_RULES_G4, 252, 252); /* four batches at least */
+	bounds("high_min=100 high_max=900", 1, PCPTUNE_RULES_G4, 100, 900);
+	bounds("high_min=70000", 1, PCPTUNE_RULES_G4, 70000, 70000); /* above the formula's max */
+}
+
+static void test_kernel_decay(void **state)
+{
+	struct model m;
+	uint32_t ticks = 0, last;
+
+	(void)state;
+	model_new(&m, "kernel", "high_min=400 high_max=30000", 2, 1048576);
+	model_alloc(&m, 0, 1);
+	ask(&m);
+	m.m[0].st.high = last = 24000;
+	for (int n = 0; n < 300; n++) {
+		ask(&m);
+		if (!m.answer.n_changes)
+			continue;
+		assert_string_equal(reason(&m), "decay");
+		assert_int_equal(m.answer.changes[0].clamped.high,
+				 pcptune_rules_decay(last, 400, m.m[0].count, 63 << 5));
+		last = m.answer.changes[0].clamped.high;
+		ticks++;
+	}
+	assert_in_range(ticks, 29, 30); /* one a second, down to high_min or 30 of them */
+	assert_true(last < 1000);
+	/* an idle stretch in one sample: the ticks that were due */
+	m.m[0].st.high = 24000;
+	m.dt = 5000000;
+	ask(&m);
+	last = 24000;
+	for (int n = 0; n < 5; n++)
+		last = pcptune_rules_decay(last, 400, m.m[0].count, 63 << 5);
+	assert_int_equal(m.answer.changes[0].clamped.high, last);
+	/* at high_min there is nothing to do for long */
+	m.dt = 60000000;
+	m.m[0].settle_until = 0;
+	ask(&m);
+	ask(&m);
+	assert_int_equal(m.m[0].st.high, 400);
+	assert_string_equal(reason(&m), "steady");
+	assert_int_equal(m.answer.rest_ms, 60000);
+	model_end(&m);
+}
+
+static void test_kernel_no_decay(void **state)
+{
+	struct model m;
+
+	(void)state;
+	model_new(&m, "kernel", "high_min=400 high_max=30000 decay_ms=0", 2, 1048576);
+	model_alloc(&m, 0, 1);
+	ask(&m);
+	m.m[0].st.high = 24000;
+	m.dt = 60000000;
+	ask(&m);
+	assert_int_equal(m.answer.n_changes, 0);
+	model_end(&m);
+}
+
+/* Bounds that the budget cut are not asked for at every sample, and decay goes on. */
+static void test_kernel_cut_by_budget(void **state)
+{
+	struct model m;
+	int64_t values[POLICY_MAX_PARAMS];
+	uint32_t proposed = 0;
+
+	(void)state;
+	model_new(&m, "kernel", "high_min=20000 high_max=30000", 2, 1048576);
+	policy_instance_free(m.pi);
+	m.shape.budget_pages = 5000;
+	assert_int_equal(
+		policy_params_parse(m.module, "high_min=20000 high_max=30000", values, NULL), 0);
+	assert_int_equal(policy_instance_new(m.module, &m.shape, values, &m.pi, NULL), 0);
+	model_alloc(&m, 0, 1);
+	for (int n = 0; n < 95; n++)
+		proposed += ask(&m).n_changes + m.answer.n_dropped;
+	assert_int_equal(proposed, 1);
+	assert_true(m.sum_max <= 5000);
+	model_end(&m);
+}
+
+/* ---- all of them ---- */
+
+static uint64_t seed = 1234567;
+
+static uint64_t rnd(void)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed;
+}
+
+static uint64_t any(void)
+{
+	switch (rnd() % 5) {
+	case 0:
+		return 0;
+	case 1:
+		return rnd();
+	case 2:
+		return UINT64_MAX - rnd() % 3;
+	default:
+		return rnd() % 100000;
+	}
+}
+
+static void any_cpu(struct pcptune_cpu *c, uint32_t i)
+{
+	memset(c, 0, sizeof(*c));
+	c->cpu = i;
+	c->flags = (uint32_t)(rnd() % 16);
+	c->count = (uint32_t)any() & (rnd() % 3 ? 0xffffff : UINT32_MAX);
+#define PCPTUNE_GAUGE(field, unit, line, para) c->field = (uint32_t)any();
+#define PCPTUNE_LIST(field, unit, line, para)  c->field = any();
+#define PCPTUNE_ZCTR(field, unit, line, para)  c->field = any();
+#define PCPTUNE_PCTR(field, unit, line, para)  c->field = any();
+#include <pcptune/counters.def>
+}
+
+/* Samples of nonsense, as a damaged or hostile segment gives them: no breach, no crash. */
+static void nonsense(const char *policy)
+{
+	struct pcptune_sample s = {
+		.size = sizeof(s), .n_cpus = 4, .cpu_size = sizeof(struct pcptune_cpu)};
+	struct pcptune_cpu cpus[4];
+	uint32_t active[4];
+	char why[POLICY_WHY] = "";
+	struct host_answer a;
+	struct model m;
+
+	model_new(&m, policy, "", 4, 1048576);
+	s.cpus = cpus;
+	s.active = active;
+	for (int n = 0; n < 20000; n++) {
+		s.n_active = 0;
+		for (uint32_t i = 0; i < 4; i++) {
+			any_cpu(&cpus[i], i);
+			if (cpus[i].flags & PCPTUNE_CPU_ACTIVE)
+				active[s.n_active++] = i;
+		}
+		s.seq++;
+		s.dt_us = any();
+		s.time_us = rnd() % 50 ? s.time_us + s.dt_us % 10000000 : any();
+		s.cpu_us = any();
+		s.mem_available = any();
+		if (policy_instance_decide(m.pi, &s, &a, why))
+			fail_msg("%s: %s", policy, why);
+		for (uint32_t i = 0; i < a.n_changes; i++)
+			assert_true(a.changes[i].clamped.high <= m.shape.high_limit ||
+				    a.changes[i].clamped.high <= a.changes[i].old.high);
+	}
+	model_end(&m);
+}
+
+static void test_nonsense(void **state)
+{
+	(void)state;
+	nonsense("static");
+	nonsense("kernel");
+	nonsense("contention");
+}
+
+#define DOC_MAX 100000u
+
+static char *read_doc(void)
+{
+	const char *b = getenv("B");
+	char path[512] = "docs/policies.md", *text = calloc(1, DOC_MAX);
+	FILE *f;
+
+	assert_non_null(text);
+	if (access(path, F_OK) && b)
+		snprintf(path, sizeof(path), "%s/../../docs/policies.md", b);
+	f = fopen(path, "rb");
+	if (!f)
+		fail_msg("%s is not there", path);
+	assert_true(fread(text, 1, DOC_MAX - 1, f) > 0);
+	fclose(f);
+	return text;
+}
+
+static void named(const char *doc, const char *policy, const char *word)
+{
+	char row[80];
+
+	snprintf(row, sizeof(row), "| `%s` |", word);
+	if (!strstr(doc, row))
+		fail_msg("docs/policies.md has no row %s for policy %s", row, policy);
+}
+
+/* A row for every parameter, with its default, and for every reason, within its policy's part. */
+static void test_documented(void **state)
+{
+	static const char *const policies[] = {"static", "kernel", "contention"};
+	char *doc = read_doc(), why[POLICY_WHY];
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		struct policy_module *m;
+		char head[40], *part, *next;
+
+		assert_int_equal(policy_load(policies[i], NULL, &m, why), 0);
+		snprintf(head, sizeof(head), "\n## %s\n", policies[i]);
+		part = strstr(doc, head);
+		if (!part)
+			fail_msg("docs/policies.md has no part %s", policies[i]);
+		next = strstr(part + 4, "\n## ");
+		part = strndup(part, next ? (size_t)(next - part) : strlen(part));
+		for (uint32_t k = 0; k < policy_desc(m)->n_params; k++) {
+			const struct pcptune_param *p = policy_param(m, k);
+			char row[160], def[40];
+
+			snprintf(def, sizeof(def), "%lld", (long long)p->def);
+			snprintf(row, sizeof(row), "| `%s` | %s |", p->name,
+				 p->type == PCPTUNE_PARAM_ENUM ? p->choices[p->def] : def);
+			if (!strstr(part, row))
+				fail_msg("docs/policies.md, %s: no row \"%s\"", policies[i], row);
+		}
+		for (uint32_t id = 1; id < 100; id++)
+			if (policy_reason(m, id))
+				named(part, policies[i], policy_reason(m, id)->name);
+		free(part);
+		policy_unref(m);
+	}
+	free(doc);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_static),
+		cmocka_unit_test(test_static_defaults),
+		cmocka_unit_test(test_refused_parameters),
+		cmocka_unit_test(test_kernel_bounds),
+		cmocka_unit_test(test_kernel_decay),
+		cmocka_unit_test(test_kernel_no_decay),
+		cmocka_unit_test(test_kernel_cut_by_budget),
+		cmocka_unit_test(test_nonsense),
+		cmocka_unit_test(test_documented),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

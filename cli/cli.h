@@ -184,7 +184,10 @@ int cli_open_log(const char *db, const char *socket, struct logstore **ret);
 int cli_print_json(json_t *value);
 /* ISO time, "-10m" (s m h d back from now), "today", "HH:MM", "YYYY-MM-DD [HH:MM[:SS]]": local */
 int cli_parse_time(const char *s, uint64_t now_us, uint64_t *ret_us);
-/* "high 378 -> 504, batch 63 -> 126": only what differs; buf of 160 bytes. */
+/*
+ * "high 378 -> 504, batch 63 -> 126": only what differs; "(fixed)" where high_min and high_max
+ * follow high. buf of 160 bytes.
+ */
 char *cli_limits_diff(const struct log_limits *old, const struct log_limits *new_, char *buf,
 		      size_t n);
 json_t *cli_limits_json(const struct log_limits *l);

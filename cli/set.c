@@ -139,8 +139,9 @@ static void print_changed(const json_t *result, const char *what, bool pinned)
 	const json_t *ids = json_object_get(result, "decisions");
 	size_t n = json_array_size(ids);
 	json_int_t first = json_integer_value(json_array_get(ids, 0));
+	uint64_t changed = cli_u64(result, "changed");
 
-	printf("%s: %" PRIu64 " CPUs", what, cli_u64(result, "changed"));
+	printf("%s: %" PRIu64 " CPU%s", what, changed, changed == 1 ? "" : "s");
 	if (n)
 		printf("; decisions from %" JSON_INTEGER_FORMAT
 		       " on (`pcptune explain %" JSON_INTEGER_FORMAT "`)",

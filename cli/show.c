@@ -85,14 +85,38 @@ static void limit_text(size_t i, uint32_t v, char *buf, size_t n)
 		snprintf(buf, n, "%" PRIu32, v);
 }
 
+/*
+ * A policy that moves high alone pins it between equal bounds; three numbers that say the same
+ * would hide the one that matters.
+ */
+static bool pinned_high(const struct log_limits *old, const struct log_limits *new_)
+{
+	return new_->high && new_->high_min == new_->high && new_->high_max == new_->high &&
+	       (old->high_min != new_->high_min || old->high_max != new_->high_max);
+}
+
+/* "high 378 -> 504 (fixed)" */
+static size_t pinned_text(const struct log_limits *old, const struct log_limits *new_, char *buf,
+			  size_t n)
+{
+	if (old->high == new_->high)
+		return (size_t)snprintf(buf, n, "high fixed at %" PRIu32, new_->high);
+	return (size_t)snprintf(buf, n, "high %" PRIu32 " -> %" PRIu32 " (fixed)", old->high,
+				new_->high);
+}
+
 char *cli_limits_diff(const struct log_limits *old, const struct log_limits *new_, char *buf,
 		      size_t n)
 {
 	char a[16], b[16];
-	size_t i, at = 0;
+	size_t i = 0, at = 0;
 
 	buf[0] = '\0';
-	for (i = 0; i < N_LIMITS && at < n; i++) {
+	if (pinned_high(old, new_)) {
+		at = pinned_text(old, new_, buf, n);
+		i = 3; /* after high, high_min, high_max */
+	}
+	for (; i < N_LIMITS && at < n; i++) {
 		if (limit(old, i) == limit(new_, i))
 			continue;
 		limit_text(i, limit(old, i), a, sizeof(a));

@@ -375,6 +375,14 @@ static void limits_show_what_differs(void **state)
 	b.rules = PCPTUNE_RULES_G0;
 	assert_string_equal(cli_limits_diff(&a, &b, buf, sizeof(buf)),
 			    "high 378 -> 504, rules g4 -> g0");
+	b = (struct log_limits){504, 504, 504, 31, 5, PCPTUNE_RULES_G4};
+	assert_string_equal(cli_limits_diff(&a, &b, buf, sizeof(buf)),
+			    "high 378 -> 504 (fixed), batch 63 -> 31");
+	assert_string_equal(cli_limits_diff(&b, &a, buf, sizeof(buf)),
+			    "high 504 -> 378, high_min 504 -> 63, high_max 504 -> 3780, "
+			    "batch 31 -> 63");
+	b = (struct log_limits){378, 378, 378, 63, 5, PCPTUNE_RULES_G4};
+	assert_string_equal(cli_limits_diff(&a, &b, buf, sizeof(buf)), "high fixed at 378");
 	assert_int_equal(cli_u64(j, "high_max"), 3780);
 	assert_string_equal(cli_str(j, "rules"), "g4");
 	assert_int_equal(json_object_size(j), 6);

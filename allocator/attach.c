@@ -53,7 +53,7 @@ void pcpa_attach_unlock(void)
 
 enum pcpa_attach pcpa_attach_state(void)
 {
-	return (enum pcpa_attach)pcpa_get(&state);
+	return (enum pcpa_attach)__atomic_load_n(&state, __ATOMIC_ACQUIRE);
 }
 
 const char *pcpa_attach_reason(void)
@@ -93,7 +93,8 @@ static void find_paths(void)
 
 static void enter(enum pcpa_attach s)
 {
-	pcpa_put(&state, (uint32_t)s);
+	/* the reason of a refusal is there before the state that says so */
+	__atomic_store_n(&state, (uint32_t)s, __ATOMIC_RELEASE);
 }
 
 static void try_later(void)

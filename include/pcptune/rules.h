@@ -14,6 +14,10 @@
  *   g1  5.14          high from the low watermark, order 0 only, free_factor doubles drains
  *   g4  6.7 .. 6.15   high tunes itself between high_min and high_max; alloc_factor, free_count;
  *                     orders 0..3 and 9 on lists
+ *   gx  of our own    for a high that is set from outside: orders, refills and drains as in g4, but
+ *                     high never moves by itself and consecutive high-order frees do not drain. In
+ *                     g4 that rule drains however large high is, so that no value of high could
+ *                     keep the pages of a program whose blocks are of order 1.
  *
  * All quantities are in base pages unless a name says otherwise. Ranges: count and high 0 .. 2^23,
  * batch 1 .. 1024, scale_max 0 .. 6, so that no product below overflows 32 bits.
@@ -28,13 +32,14 @@ enum pcptune_rules_id {
 	PCPTUNE_RULES_G0 = 0,
 	PCPTUNE_RULES_G1 = 1,
 	PCPTUNE_RULES_G4 = 4,
+	PCPTUNE_RULES_GX = 15,
 	PCPTUNE_RULES_MAX = 15, /* ids are 0 .. 15; pcptune_rules_known() says which exist */
 };
 
-#define PCPTUNE_COSTLY_ORDER	  3u  /* orders above are "costly": no list, but for the huge one */
+#define PCPTUNE_COSTLY_ORDER	  3u /* orders above are "costly": no list, but for the huge one */
 #define PCPTUNE_HUGE_ORDER	  9u
-#define PCPTUNE_SCALE_MAX_DEFAULT 5u  /* CONFIG_PCP_BATCH_SCALE_MAX */
-#define PCPTUNE_HIGH_FRACTION	  8u  /* high_max: at most 1/8 of the zone on all CPUs together */
+#define PCPTUNE_SCALE_MAX_DEFAULT 5u /* CONFIG_PCP_BATCH_SCALE_MAX */
+#define PCPTUNE_HIGH_FRACTION	  8u /* high_max: at most 1/8 of the zone on all CPUs together */
 
 /* The state that rules read and move; the lists themselves are elsewhere. */
 struct pcptune_rule_state {
@@ -44,7 +49,7 @@ struct pcptune_rule_state {
 	uint32_t high_max;
 	uint32_t batch;
 	uint32_t scale_max;
-	uint32_t alloc_factor; /* g4: log2 scale of the refill; g1: free_factor lives in free_count */
+	uint32_t alloc_factor; /* g4: log2 scale of the refill; g1: not used */
 	uint32_t free_count;   /* g4: pages freed in a row; g1: free_factor (log2) */
 	uint32_t flags;	       /* PCPTUNE_RF_* */
 };
@@ -82,7 +87,14 @@ static inline uint32_t pcptune_sub0_u32(uint32_t a, uint32_t b)
 
 static inline bool pcptune_rules_known(uint32_t rules)
 {
-	return rules == PCPTUNE_RULES_G0 || rules == PCPTUNE_RULES_G1 || rules == PCPTUNE_RULES_G4;
+	return rules == PCPTUNE_RULES_G0 || rules == PCPTUNE_RULES_G1 ||
+	       rules == PCPTUNE_RULES_G4 || rules == PCPTUNE_RULES_GX;
+}
+
+/* Generations with the scaled refills and drains of 6.7, and high-order lists. */
+static inline bool pcptune_rules_scaled(uint32_t rules)
+{
+	return rules == PCPTUNE_RULES_G4 || rules == PCPTUNE_RULES_GX;
 }
 
 static inline const char *pcptune_rules_name(uint32_t rules)
@@ -90,6 +102,7 @@ static inline const char *pcptune_rules_name(uint32_t rules)
 	return rules == PCPTUNE_RULES_G0   ? "g0"
 	       : rules == PCPTUNE_RULES_G1 ? "g1"
 	       : rules == PCPTUNE_RULES_G4 ? "g4"
+	       : rules == PCPTUNE_RULES_GX ? "gx"
 					   : "?";
 }
 
@@ -98,7 +111,7 @@ static inline bool pcptune_rules_has_list(uint32_t rules, uint32_t order)
 {
 	if (order == 0)
 		return true;
-	return rules == PCPTUNE_RULES_G4 &&
+	return pcptune_rules_scaled(rules) &&
 	       (order <= PCPTUNE_COSTLY_ORDER || order == PCPTUNE_HUGE_ORDER);
 }
 
@@ -167,13 +180,14 @@ static inline uint32_t pcptune_rules_refill(struct pcptune_rule_state *s, uint32
 {
 	uint32_t n, room;
 
-	if (s->rules != PCPTUNE_RULES_G4)
+	if (!pcptune_rules_scaled(s->rules))
 		return pcptune_max_u32(1, s->batch);
 	s->high = pcptune_clamp_u32(s->high, s->high_min, s->high_max);
 	if (s->high < s->batch)
 		return 1;
 	n = order ? s->batch : s->batch << s->alloc_factor;
-	if (s->high_min != s->high_max && !(zone_state & PCPTUNE_ZS_BELOW_HIGH))
+	if (s->rules == PCPTUNE_RULES_G4 && s->high_min != s->high_max &&
+	    !(zone_state & PCPTUNE_ZS_BELOW_HIGH))
 		s->high = pcptune_min_u32(s->high + n, s->high_max);
 	if (order == 0) {
 		room = pcptune_max_u32(pcptune_sub0_u32(s->high, count + s->batch), s->batch);
@@ -238,7 +252,7 @@ static inline uint32_t pcptune_rules_high_g4(struct pcptune_rule_state *s, uint3
 		s->high = pcptune_max_u32(pcptune_sub0_u32(high, step), s->high_min);
 		return pcptune_min_u32(4 * s->batch, s->high);
 	}
-	if (s->high_min == s->high_max)
+	if (s->high_min == s->high_max || s->rules == PCPTUNE_RULES_GX)
 		return high;
 	if (zone_state & PCPTUNE_ZS_BELOW_HIGH) {
 		s->high = pcptune_max_u32(pcptune_sub0_u32(high, step), s->high_min);
@@ -259,7 +273,8 @@ static inline uint32_t pcptune_rules_free_g4(struct pcptune_rule_state *s, uint3
 
 	s->alloc_factor >>= 1;
 	if (order >= 1 && order <= PCPTUNE_COSTLY_ORDER) {
-		free_high = s->free_count >= s->batch && (s->flags & PCPTUNE_RF_PREV_HIGH_ORDER) &&
+		free_high = s->rules == PCPTUNE_RULES_G4 && s->free_count >= s->batch &&
+			    (s->flags & PCPTUNE_RF_PREV_HIGH_ORDER) &&
 			    (!(s->flags & PCPTUNE_RF_FREE_HIGH_BATCH) || count >= s->batch);
 		s->flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
 	} else {

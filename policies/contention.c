@@ -168,8 +168,9 @@ static void range_cap(struct range *r, int64_t most)
 static uint32_t range_width(const struct range *a, const struct range *b)
 {
 	int64_t lo = a->lo < b->lo ? a->lo : b->lo, hi = a->hi > b->hi ? a->hi : b->hi;
+	uint64_t width = (uint64_t)hi - (uint64_t)lo;
 
-	return hi - lo > PCPTUNE_MAX_HIGH ? PCPTUNE_MAX_HIGH : (uint32_t)(hi - lo);
+	return width > PCPTUNE_MAX_HIGH ? PCPTUNE_MAX_HIGH : (uint32_t)width;
 }
 
 /* Moves to the next stretch when this one is over; a long pause is a stretch of its own. */
@@ -192,18 +193,28 @@ static uint64_t sub0(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
+/* Counters of a damaged segment can say anything; no interval has that many pages. */
+static bool plausible(const struct pcptune_cpu *c)
+{
+	const uint64_t most = UINT64_C(1) << 36;
+
+	return !(c->flags & PCPTUNE_CPU_UNKNOWN) && c->alloc_pages < most && c->free_pages < most &&
+	       c->alloc_zone < most && c->free_zone < most && c->refills < most &&
+	       c->lock_alloc_wait_ns < most * 1000 && c->lock_free_wait_ns < most * 1000;
+}
+
 static void add_deltas(struct cpu_state *cs, const struct pcptune_cpu *c)
 {
-	uint64_t direct = c->alloc_direct + c->free_direct;
+	uint64_t allocs = sub0(c->alloc_pages, c->alloc_direct);
+	uint64_t frees = sub0(c->free_pages, c->free_direct);
 
-	cs->traffic += sub0(c->alloc_pages + c->free_pages, direct);
+	cs->traffic += allocs + frees;
 	cs->in += sub0(c->alloc_zone, c->alloc_direct);
-	cs->out += sub0(c->free_zone, c->free_direct + c->decay_pages + c->trim_pages);
+	cs->out += sub0(sub0(sub0(c->free_zone, c->free_direct), c->decay_pages), c->trim_pages);
 	cs->refills += c->refills;
 	cs->wait_us += (c->lock_alloc_wait_ns + c->lock_free_wait_ns) / 1000;
 	cs->wait_alloc_us += c->lock_alloc_wait_ns / 1000;
-	cs->net += (int64_t)sub0(c->free_pages, c->free_direct) -
-		   (int64_t)sub0(c->alloc_pages, c->alloc_direct);
+	cs->net += frees - allocs;
 }
 
 /*
@@ -212,7 +223,7 @@ static void add_deltas(struct cpu_state *cs, const struct pcptune_cpu *c)
  */
 static uint64_t hidden_by(const struct pcptune_cpu *c)
 {
-	if (c->flags & PCPTUNE_CPU_UNKNOWN)
+	if (!plausible(c))
 		return 0;
 	return c->alloc_pages < c->free_pages ? c->alloc_pages : c->free_pages;
 }
@@ -236,13 +247,13 @@ static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
 	cs->refills = fade(cs->refills, s->dt_us);
 	cs->wait_us = fade(cs->wait_us, s->dt_us);
 	cs->wait_alloc_us = fade(cs->wait_alloc_us, s->dt_us);
-	if (c->flags & PCPTUNE_CPU_ACTIVE && !(c->flags & PCPTUNE_CPU_UNKNOWN)) {
+	if (c->flags & PCPTUNE_CPU_ACTIVE && plausible(c)) {
 		if (c->alloc_pages || c->free_pages)
 			cs->active = s->time_us;
 		add_deltas(cs, c);
 	}
 	range_turn(&cs->net_now, &cs->net_before, &cs->net_start, s->time_us, MEMORY_US / 2,
-		   cs->net);
+		   (int64_t)cs->net);
 	if (range_turn(&cs->count_now, &cs->count_before, &cs->count_start, s->time_us, cs->hold_us,
 		       c->count)) {
 		cs->count_valid = 1;
@@ -262,7 +273,7 @@ static void watch_target(struct state *st, const struct pcptune_sample *s)
 	for (uint32_t i = 0; i < s->n_active; i++) {
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, s->active[i]);
 
-		if (!(c->flags & PCPTUNE_CPU_UNKNOWN))
+		if (plausible(c))
 			wait += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 	}
 	st->cpu_us = fade(st->cpu_us, s->dt_us) + cpu;

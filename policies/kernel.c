@@ -123,7 +123,8 @@ static uint32_t ticks_due(uint64_t *elapsed, uint64_t dt_us, int64_t decay_ms, b
 
 static uint32_t decayed(const struct pcptune_cpu *c, uint32_t ticks)
 {
-	uint32_t high = c->high, count = c->count, move = c->batch << c->scale_max;
+	uint32_t high = c->high, count = c->count,
+		 move = c->batch << pcptune_min_u32(c->scale_max, PCPTUNE_MAX_SCALE);
 
 	while (ticks--) {
 		high = pcptune_rules_decay(high, c->high_min, count, move);

@@ -344,7 +344,7 @@ static void test_documented(void **state)
 		part = strstr(doc, head);
 		if (!part)
 			fail_msg("docs/policies.md has no part %s", policies[i]);
-		next = strstr(part + 4, "\n## ");
+		next = strstr(part + strlen(head), "\n## ");
 		part = strndup(part, next ? (size_t)(next - part) : strlen(part));
 		for (uint32_t k = 0; k < policy_desc(m)->n_params; k++) {
 			const struct pcptune_param *p = policy_param(m, k);

@@ -255,6 +255,84 @@ static void test_counters(void **state_)
 	ending = false;
 }
 
+#define N_SLOTS	 32
+#define N_ROUNDS 4000
+
+static void *slots[N_SLOTS]; /* blocks on their way between threads */
+
+/* First and last word of every page carry the number of pages that the block was filled for. */
+static void fill(char *p, size_t pages)
+{
+	size_t i;
+
+	for (i = 0; i < pages; i++) {
+		*(size_t *)(void *)(p + i * 4096) = pages;
+		*(size_t *)(void *)(p + i * 4096 + 4088) = pages;
+	}
+}
+
+static bool filled(const char *p)
+{
+	size_t pages = *(const size_t *)(const void *)p, i;
+
+	for (i = 0; i < pages; i++)
+		if (*(const size_t *)(const void *)(p + i * 4096) != pages ||
+		    *(const size_t *)(const void *)(p + i * 4096 + 4088) != pages)
+			return false;
+	return pages * 4096 <= preload_zone_size(p);
+}
+
+static void *random_calls(void *arg)
+{
+	unsigned seed = (unsigned)(uintptr_t)arg, i;
+
+	for (i = 0; i < N_ROUNDS; i++) {
+		size_t pages = 1 + (size_t)rand_r(&seed) % 40;
+		char *p = rand_r(&seed) % 2 ? preload_zone_alloc(pages * 4096, 0)
+					    : preload_zone_alloc_growing(pages * 4096);
+
+		if (!p)
+			return arg;
+		if (rand_r(&seed) % 2) {
+			pages = 1 + (size_t)rand_r(&seed) % pages;
+			preload_zone_resize(p, pages * 4096);
+		}
+		fill(p, pages);
+		p = __atomic_exchange_n(&slots[(unsigned)rand_r(&seed) % N_SLOTS], p,
+					__ATOMIC_ACQ_REL);
+		if (p && !filled(p))
+			return arg;
+		if (p)
+			preload_zone_free(p, NULL);
+	}
+	return NULL;
+}
+
+/* Blocks are cut and freed by threads that did not allocate them; nobody's pages are touched. */
+static void test_threads(void **state_)
+{
+	uint64_t before = in_use();
+	pthread_t t[4];
+	uintptr_t i;
+	void *r;
+
+	(void)state_;
+	for (i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, random_calls, (void *)(i + 1)), 0);
+	for (i = 0; i < 4; i++) {
+		pthread_join(t[i], &r);
+		assert_null(r);
+	}
+	for (i = 0; i < N_SLOTS; i++) {
+		if (!slots[i])
+			continue;
+		assert_true(filled(slots[i]));
+		preload_zone_free(slots[i], NULL);
+	}
+	assert_int_equal(in_use(), before);
+	assert_int_equal(pcpa_audit(NULL), 0);
+}
+
 static void test_arena(void **state_)
 {
 	static const size_t aligns[] = {0, 1, 16, 64, 4096};
@@ -326,6 +404,7 @@ int main(void)
 		cmocka_unit_test(test_growth),
 		cmocka_unit_test(test_wrong_frees),
 		cmocka_unit_test(test_counters),
+		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_arena),
 		cmocka_unit_test(test_next),
 	};

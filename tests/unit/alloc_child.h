@@ -30,10 +30,10 @@
 #define CHECK_AUDIT()                                                                 \
 	do {                                                                          \
 		const char *breach = "";                                              \
-		int found = pcpa_audit(&breach);                                      \
-		if (found)                                                            \
+		int found_ = pcpa_audit(&breach);                                     \
+		if (found_)                                                           \
 			dprintf(2, "%s:%d: audit: %s\n", __FILE__, __LINE__, breach); \
-		if (found)                                                            \
+		if (found_)                                                           \
 			_exit(1);                                                     \
 	} while (0)
 

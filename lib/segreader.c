@@ -47,11 +47,17 @@
 #define ACQUIRE(p)  __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 
+#ifndef BETWEEN_READS
+#define BETWEEN_READS(list) (void)0 /* where a test lets a target get in between */
+#endif
+
 #define READ_TRIES 16 /* of a list; three loads from one line each */
 #define OPS_MASK   ((UINT64_C(1) << 40) - 1)
 /* More than this in one interval is nonsense: pages and calls; nanoseconds of many threads. */
-#define DELTA_MAX    (UINT64_C(1) << 40)
-#define DELTA_NS_MAX (UINT64_C(1) << 48)
+#define DELTA_MAX (UINT64_C(1) << 40)
+/* Operations wrap at 2^40, so one that went backwards shows as nearly so many, half of each kind. */
+#define DELTA_OPS_MAX (UINT64_C(1) << 38)
+#define DELTA_NS_MAX  (UINT64_C(1) << 48)
 /* ... and since the start of a target that may have run for months before it was attached */
 #define TOTAL_MAX (UINT64_C(1) << 56)
 
@@ -513,6 +519,7 @@ static bool read_list(const struct pcptune_list *l, struct list_reading *ret)
 		uint64_t word = ACQUIRE(&l->word);
 		uint64_t tail = (uint64_t)ACQUIRE(&l->tail);
 
+		BETWEEN_READS(l);
 		if (LOAD(&l->word) != word)
 			continue;
 		/* unsigned all through: a hostile tail may be anything */
@@ -590,12 +597,14 @@ static bool list_deltas(struct previous *p, const struct list_reading *lists, bo
 		uint64_t ops = (lists[i].ops - p->ops[i]) & OPS_MASK;
 		uint64_t net = (uint64_t)lists[i].net - (uint64_t)p->net[i];
 		uint64_t allocs = (ops - net) >> 1, frees = (ops + net) >> 1;
-		uint64_t max = first ? OPS_MASK : DELTA_MAX >> list_orders[i];
-
-		p->ops[i] += ops;
-		p->net[i] = lists[i].net;
+		uint64_t max = first ? OPS_MASK : DELTA_OPS_MAX >> list_orders[i];
 		/* a negative one shows as a huge one; an odd sum is half an operation */
-		bad |= (uint64_t)(allocs > max) | (uint64_t)(frees > max) | ((ops ^ net) & 1);
+		uint64_t wrong =
+			(uint64_t)(allocs > max) | (uint64_t)(frees > max) | ((ops ^ net) & 1);
+
+		p->ops[i] = wrong ? lists[i].ops : p->ops[i] + ops; /* a reset is no wrap */
+		p->net[i] = lists[i].net;
+		bad |= wrong;
 		alloc += allocs << list_orders[i];
 		freed += frees << list_orders[i];
 	}

@@ -190,6 +190,8 @@ int cli_parse_time(const char *s, uint64_t now_us, uint64_t *ret_us);
  */
 char *cli_limits_diff(const struct log_limits *old, const struct log_limits *new_, char *buf,
 		      size_t n);
+/* "high= high_min= ...": what `set` takes, for the completion script */
+void cli_print_limits(FILE *out);
 json_t *cli_limits_json(const struct log_limits *l);
 /* The sentence of a decision's reason, by its plug-in if that is at hand, else name and arguments.
  */

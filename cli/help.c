@@ -100,7 +100,20 @@ static const char completion_tail[] =
 	"\tfi\n"
 	"\tcase $verb in\n"
 	"\trun) COMPREPLY=($(compgen -c -- \"$cur\")) ;;\n"
-	"\tstatus | set | unset | policy | counters)\n"
+	"\tset)\n"
+	"\t\tif ((COMP_CWORD == 2)); then\n"
+	"\t\t\tCOMPREPLY=($(compgen -W \"$(_pcptune_targets)\" -- \"$cur\"))\n"
+	"\t\telse\n"
+	"\t\t\tCOMPREPLY=($(compgen -W \"$limits\" -- \"$cur\"))\n"
+	"\t\t\tcompopt -o nospace 2>/dev/null\n"
+	"\t\tfi ;;\n"
+	"\tpolicy)\n"
+	"\t\tif ((COMP_CWORD == 2)); then\n"
+	"\t\t\tCOMPREPLY=($(compgen -W \"$(_pcptune_targets)\" -- \"$cur\"))\n"
+	"\t\telse\n"
+	"\t\t\tCOMPREPLY=($(compgen -W \"$(_pcptune_policies)\" -- \"$cur\"))\n"
+	"\t\tfi ;;\n"
+	"\tstatus | unset | counters)\n"
 	"\t\tCOMPREPLY=($(compgen -W \"$(_pcptune_targets)\" -- \"$cur\")) ;;\n"
 	"\tpolicies) COMPREPLY=($(compgen -W \"$(_pcptune_policies)\" -- \"$cur\")) ;;\n"
 	"\tcheck-config) COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n"
@@ -134,6 +147,8 @@ static void print_completion(void)
 	printf("\tlocal verbs=\"");
 	for (i = 0; i < cli_n_verbs; i++)
 		printf("%s%s", i ? " " : "", cli_verbs[i].name);
+	printf("\" limits=\"");
+	cli_print_limits(stdout);
 	printf("\"\n\n\tCOMPREPLY=()\n\tif ((COMP_CWORD == 1)); then\n"
 	       "\t\tCOMPREPLY=($(compgen -W \"$verbs --help --version\" -- \"$cur\"))\n"
 	       "\t\treturn\n\tfi\n\tcase $verb in\n");

@@ -6,7 +6,8 @@
  * ends it; columns have fixed widths for that, and the reason, which has no bound, is the last.
  * What the store can not filter (zone, reason) is filtered here; --tail then counts first.
  * --follow looks again four times a second and notices, by poll(), a reader that went away while
- * there was nothing to write.
+ * there was nothing to write. A row is printed once, so it waits until its outcome is known, but
+ * not longer than SETTLE_US: a target may take its time.
  */
 #include "cli/cli.h"
 
@@ -20,6 +21,7 @@
 #include "lib/text.h"
 
 #define FOLLOW_MS 250
+#define SETTLE_US 2000000u
 
 struct args {
 	const char *socket, *db, *target, *policy, *reason;
@@ -64,7 +66,7 @@ struct listing {
 	size_t n_events, at_event;
 	int64_t last_event;
 	int name_width;
-	bool head;
+	bool head, following;
 };
 
 /* ---- rows ---- */
@@ -170,11 +172,19 @@ static void skip_events(struct listing *l, uint64_t wall_us)
 		l->at_event++;
 }
 
+static bool unsettled(const struct log_decision *d)
+{
+	return (d->outcome == LOG_JOURNALED || d->outcome == LOG_WRITTEN) &&
+	       logstamp_now().boot_us < d->t.boot_us + SETTLE_US;
+}
+
 static int print_one(const struct log_decision *d, const struct log_target *t,
 		     const struct log_assignment *a, void *cookie)
 {
 	struct listing *l = cookie;
 
+	if (l->following && unsettled(d))
+		return 1; /* seen again at the next look, and all after it */
 	l->last_id = d->id;
 	if (!wanted(l->a, d))
 		return 0;
@@ -326,6 +336,7 @@ static int follow(struct listing *l)
 	l->filter.limit = 0;
 	l->filter.newest = false;
 	l->skip = 0;
+	l->following = true;
 	while (!fflush(stdout) && !ferror(stdout)) {
 		if (poll(&out, 1, FOLLOW_MS) > 0 && (out.revents & (POLLERR | POLLHUP | POLLNVAL)))
 			return CLI_OK;

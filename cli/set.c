@@ -55,6 +55,14 @@ static const struct set_key {
 };
 #define N_KEYS (sizeof(set_keys) / sizeof(set_keys[0]))
 
+void cli_print_limits(FILE *out)
+{
+	size_t i;
+
+	for (i = 0; i < N_KEYS; i++)
+		fprintf(out, "%s%s=", i ? " " : "", set_keys[i].name);
+}
+
 static int unknown_key(const char *key)
 {
 	const char *names[N_KEYS], *near;

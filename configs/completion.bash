@@ -13,7 +13,7 @@ _pcptune_policies() {
 _pcptune() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local verb=${COMP_WORDS[1]} opts= kind=
-	local verbs="run status targets log explain set unset policy policies counters check-config verify version help"
+	local verbs="run status targets log explain set unset policy policies counters check-config verify version help" limits="high= high_min= high_max= batch= scale_max= rules="
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -85,7 +85,20 @@ _pcptune() {
 	fi
 	case $verb in
 	run) COMPREPLY=($(compgen -c -- "$cur")) ;;
-	status | set | unset | policy | counters)
+	set)
+		if ((COMP_CWORD == 2)); then
+			COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur"))
+		else
+			COMPREPLY=($(compgen -W "$limits" -- "$cur"))
+			compopt -o nospace 2>/dev/null
+		fi ;;
+	policy)
+		if ((COMP_CWORD == 2)); then
+			COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur"))
+		else
+			COMPREPLY=($(compgen -W "$(_pcptune_policies)" -- "$cur"))
+		fi ;;
+	status | unset | counters)
 		COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur")) ;;
 	policies) COMPREPLY=($(compgen -W "$(_pcptune_policies)" -- "$cur")) ;;
 	check-config) COMPREPLY=($(compgen -f -- "$cur")) ;;

@@ -125,10 +125,32 @@ def the_log_of_the_daemon_verifies_and_can_be_followed():
     assert json.loads(p.stdout.readline())["policy"] == "static"
     w.wait_high(600)
     w.cli("set", "page_fault1", "high=444")
-    wait_for(lambda: json.loads(p.stdout.readline())["new"]["high"] == 444)
+    row = wait_for(lambda: (r := json.loads(p.stdout.readline()))["new"]["high"] == 444 and r)
+    assert row["outcome"] == "applied", "followed rows wait for their outcome"
     w.d.stop()
     r = w.cli("verify", "--db", w.d.db)
     assert r.returncode == 0 and "0 differ" in r.stdout, r
+
+
+@test
+def check_config_finds_what_the_daemon_finds():
+    bad = {"interval_ms": 1}, {"default": {"policy": "statci"}}, {"intervall_ms": 100}, \
+        {"default": {"policy": "static", "params": {"hihg": 5}}}, \
+        {"default": {"policy": "static", "params": {"high": -1}}}, \
+        {"default": {"policy": "kernel", "params": {"high_min": 500, "high_max": 100}}}, \
+        {"rules": [{"program": "a", "policy": "no"}, {"program": "b", "policy": "static"}]}
+    for keys in bad:
+        d = Daemon(start=False, policy_path=POLICIES, **keys)
+        ours = run([PCPTUNE, "check-config", d.config])
+        its = run([PCPTUNED, "--check", "-c", d.config])
+        assert ours.returncode == its.returncode == 1, (keys, ours, its)
+
+        def places(text):
+            return sorted(re.findall(r"conf:\d+: ", text))
+        assert places(ours.stderr) == places(its.stdout + its.stderr) != [], (keys, ours, its)
+    d = Daemon(start=False, policy_path=POLICIES, default={"policy": "static"})
+    assert run([PCPTUNE, "check-config", d.config]).returncode == 0
+    assert run([PCPTUNED, "--check", "-c", d.config]).returncode == 0
 
 
 @test

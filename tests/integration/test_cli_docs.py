@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The table of commands against everything that is written about it, and wrong command lines."""
 from harness import *
+from cli_fake import Fake
 
 _commands = None
 
@@ -52,12 +53,12 @@ def the_completion_file_is_what_the_program_prints():
         "run: pcptune help --completion > configs/completion.bash"
 
 
-def complete(*words):
+def complete(*words, socket=""):
     script = (f". {ROOT}/configs/completion.bash; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($#-1)); "
               "_pcptune; printf '%s\\n' \"${COMPREPLY[@]}\"")
     r = run(["bash", "-c", script, "x", "pcptune", *words],
             env={"PATH": os.path.join(B, "bin") + ":" + os.environ["PATH"],
-                 "PCPTUNE_POLICY_PATH": POLICIES})
+                 "PCPTUNE_POLICY_PATH": POLICIES, "PCPTUNE_SOCKET": socket or tmp() + "/none"})
     assert r.returncode == 0 and not r.stderr, r
     return r.stdout.split()
 
@@ -73,6 +74,18 @@ def bash_completes_commands_options_and_values():
     assert complete("log", "--db", d + "/l") == [d + "/log.db"]
     assert complete("log", "--cpu", "") == [], "a number is not completed"
     assert complete("help", "tar") == ["targets"]
+    assert complete("set", "x", "high_") == ["high_min=", "high_max="]
+
+
+@test
+def bash_completes_targets_and_policies():
+    f = Fake(targets={"targets": [{"id": 1, "name": "web"}, {"id": 2, "name": "sqlite3"}]})
+    for name in ("status", "set", "unset", "policy", "counters"):
+        assert complete(name, "w", socket=f.socket) == ["web"], name
+    assert complete("status", "") == [], "no daemon, no words, no message"
+    assert complete("policy", "web", "st", socket=f.socket) == ["static"]
+    assert complete("policies", "con") == complete("log", "-p", "con") == ["contention"]
+    assert complete("run", "--policy", "") == ["contention", "kernel", "static"]
 
 
 @test

@@ -102,6 +102,13 @@ def losses_of_the_log_and_a_dry_run_come_first():
 
 
 @test
+def a_policy_that_was_benched_is_said_with_the_cause():
+    t = target(1, "a", [cpu(0)], policy_state="benched", why="contention broke its contract")
+    r = cli(Fake(status={"daemon": DAEMON, "targets": [t]}), "status")
+    assert "(benched)" in r.stdout and "BENCHED: contention broke its contract" in r.stdout, r
+
+
+@test
 def watch_without_a_terminal_repeats():
     f = Fake(status=two())
     r = cli(f, "status", "--watch", "0.1", "--count", "3")

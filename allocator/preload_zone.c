@@ -14,9 +14,9 @@
  * malloc; frees are served, because the allocator puts off what it can not do at once.
  *
  * Counters. malloc_* are words of the process that all threads write. To keep threads from
- * fighting for one cache line at every call, each thread gathers up to 1/16 of what it has done,
- * 64 calls at most, and adds that in one go. A thread that ends, a fork and the end of the process
- * add the rest, so the totals are exact from then on.
+ * fighting for one cache line at every call, each thread gathers up to 1/32 of what it has done,
+ * 16 calls at most, and adds that in one go. A thread that ends, a fork and exit() add the rest,
+ * so the totals are exact from then on; a process that is killed or calls _exit() takes it along.
  */
 #include "allocator/preload.h"
 
@@ -28,8 +28,8 @@
 #define PAGE	     ((size_t)PCPA_PAGE_SIZE)
 #define DEFAULT_MIN  PAGE
 #define DEFAULT_MAX  PCPA_MAX_EXACT
-#define GATHER_SHIFT 4
-#define GATHER_MAX   64u
+#define GATHER_SHIFT 5
+#define GATHER_MAX   16u
 
 extern char **environ;
 

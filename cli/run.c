@@ -93,6 +93,21 @@ static void make_tag(char tag[17])
 	snprintf(tag, 17, "%016" PRIx64, v);
 }
 
+/*
+ * A standard descriptor that is closed would become the next file that we open, and what we say
+ * would end up there. The program still finds it closed.
+ */
+static void occupy_standard_descriptors(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
 /* ---- the command line ---- */
 
 static int check_sizes(const struct run_args *a)
@@ -214,6 +229,7 @@ int cmd_run(int argc, char **argv)
 	if (x >= 0)
 		return x;
 	r.argv = rest.argv;
+	occupy_standard_descriptors();
 	x = check_sizes(&r.args);
 	if (x < 0)
 		x = find_preload(r.preload, sizeof(r.preload));

@@ -184,7 +184,7 @@ static const char *percent(const json_t *s, const char *key, char *buf, size_t n
 	const json_t *v = json_object_get(s, key);
 
 	if (json_is_number(v))
-		snprintf(buf, n, "%.2f %%", json_number_value(v));
+		snprintf(buf, n, "%.2f", json_number_value(v));
 	else
 		snprintf(buf, n, "not known");
 	return buf;

@@ -264,6 +264,63 @@ def runs_may_be_nested():
     assert i["pages_allocated"] >= 9000, i
 
 
+@test
+def descriptors_are_those_that_we_were_given():
+    requires_release()
+    d = tmp()
+    show = ["sh", "-c", f"for f in 0 1 2 3 4 5 6 7 8 9; do [ -e /proc/$$/fd/$f ] && echo $f; "
+            f"done > {d}/fds.new; mv {d}/fds.new {d}/fds"]
+    for closed in ((), (0,), (1,), (2,), (0, 1, 2)):
+        answers = []
+        for cmd in (show, [PCPTUNE, "run", "--db", f"{d}/log.db", "--json", f"{d}/r.json", "--",
+                           *show]):
+            p = spawn(cmd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                      preexec_fn=lambda: [os.close(fd) for fd in closed])
+            assert p.wait(20) == 0, (closed, cmd)
+            with open(f"{d}/fds") as f:
+                answers.append(f.read())
+            os.unlink(f"{d}/fds")
+        assert answers[0] == answers[1], (closed, answers)
+        with open(f"{d}/r.json") as f:
+            assert json.loads(f.read())["status"] == 0
+
+
+@test
+def a_thousand_short_processes_in_one_run():
+    r, s = tuned("sh", "-c", f"i=0; while [ $i -lt 1000 ]; do {API} short || exit 1; "
+                 "i=$((i+1)); done")
+    assert r.returncode == 0, r
+    # the shell itself may ask for pages, too
+    assert 1000 <= s["targets"] <= 1001 and s["live"] == 0, s
+    assert s["pages_allocated"] >= 16000, s
+    assert s["malloc_calls"] >= 3000 and s["malloc_pages"] >= 13000, s
+
+
+@test
+def without_a_place_for_the_log_the_program_runs():
+    requires_release()
+    for env in ({"XDG_STATE_HOME": "/proc/none"}, {"HOME": "/dev/null", "XDG_STATE_HOME": ""}):
+        r = run([PCPTUNE, "run", "--private", "--", "sh", "-c", f"{API} short; exit 6"], env=env)
+        assert r.returncode == 6 and "exit status 6" in r.stderr, r
+
+
+@test
+def every_place_for_the_private_directory():
+    requires_release()
+    d = tmp()
+    deep = os.path.join(d, "x" * 90)
+    os.mkdir(deep)
+    locked = os.path.join(d, "none")
+    show = ["sh", "-c", "echo $PCPTUNE_SOCKET"]
+    for env, place in (({"XDG_RUNTIME_DIR": d, "TMPDIR": "/tmp"}, d),
+                       ({"XDG_RUNTIME_DIR": deep, "TMPDIR": d}, d),
+                       ({"XDG_RUNTIME_DIR": "", "TMPDIR": d}, d),
+                       ({"XDG_RUNTIME_DIR": locked, "TMPDIR": "relative"}, "/tmp")):
+        r = run([PCPTUNE, "run", "-q", "--db", f"{d}/log.db", "--", *show], env=env)
+        assert r.returncode == 0 and r.stdout.startswith(place + "/pcptune-run-"), (env, r)
+        assert not os.path.exists(os.path.dirname(r.stdout.strip())), r
+
+
 # ---- signals ----
 
 REPORT = """

@@ -226,7 +226,7 @@ static void *some_calls(void *arg)
 	return arg;
 }
 
-/* Counters lag by a sixteenth at most while threads run, and are exact once they have ended. */
+/* Counters lag by 16 calls at most while threads run, and are exact once they have ended. */
 static void test_counters(void **state_)
 {
 	struct pcptune_proc_block *proc = pcpa_proc();

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The daemon's handshake: who may attach, who is refused and why, and how a target ends."""
+from daemon_fake import *
+
+REASONS = {
+    "wire-magic": "magic", "wire-version": "version", "wire-size": "bytes", "wire-layout": "layout",
+    "short-hello": "bytes", "long-hello": "bytes", "segment-size": "segment of",
+    "no-fd": "0 descriptors", "two-fds": "2 descriptors", "many-fds": "truncated",
+    "pipe-fd": "segment", "garbage": "magic", "magic": "magic", "layout": "layout", "size": "size",
+    "offset": "cpus_off", "wrap": "cpus_off", "stride": "stride", "cpus-0": "0 CPUs",
+    "cpus-100000": "100000 CPUs", "zones": "65 zones", "unsealed": "seals", "short": "100 bytes",
+    "slow": "no hello",
+}
+
+
+@test
+def broken_hellos_and_segments_are_refused_with_the_reason_and_leave_nothing_open():
+    d = Daemon()
+    bad(d, "wire-magic")
+    before = descriptors(d.proc.pid)
+    for kind, text in REASONS.items():
+        r = bad(d, kind)
+        assert r["status"] > 0 and text in r["reason"], (kind, r)
+    for kind in ("hang-up", "die"):
+        assert bad(d, kind) is None
+    f = Fake(d)
+    assert f.reply["status"] == 0, f.reply
+    f.end()
+    wait_for(lambda: not d.ctl("targets")["targets"])
+    wait_for(lambda: descriptors(d.proc.pid) <= before)
+    wait_for(lambda: d.sql("SELECT count(*) FROM event WHERE kind = 'refused'")[0][0] >=
+             len(REASONS))
+    assert d.stop() == 0
+
+
+@test
+def many_silent_connections_do_not_keep_others_out():
+    d = Daemon()
+    silent = []
+    for _ in range(200):
+        s = socketlib.socket(socketlib.AF_UNIX, socketlib.SOCK_SEQPACKET)
+        s.connect(d.socket)
+        defer(s.close)
+        silent.append(s)
+    start = time.monotonic()
+    f = Fake(d)
+    assert f.reply["status"] == 0, f.reply
+    assert time.monotonic() - start < 1.5 * SLOW
+    # each of them gets a reply and the end of file
+    silent[0].settimeout(10 * SLOW)
+    assert len(silent[0].recv(4096)) == 224
+    wait_for(lambda: descriptors(d.proc.pid) < 60)
+
+
+@test
+def the_first_sample_counts_from_zero_and_a_short_life_is_counted():
+    d = Daemon(interval_ms=60000)
+    f = Fake(d, steps=3, step_ms=1, cpus=2, tag="00000000000000a1")
+    f.proc.wait(10 * SLOW)
+    s = wait_for(lambda: [s for s in [d.ctl("summary", tag="00000000000000a1")] if not s["live"]])[0]
+    assert s["targets"] == 1 and s["pages_allocated"] == 3 * 2 * 64, s
+    wait_for(lambda: d.sql("SELECT sum(alloc_pages) FROM sample")[0][0] == 3 * 2 * 64)
+    t = d.sql("SELECT * FROM target")[0]
+    assert t["end"] == "end of file" and t["detached_boot_us"] > 0, dict(t)
+    assert not d.sql("SELECT * FROM decision"), "nothing is decided about a target that is gone"
+
+
+@test
+def fifty_short_processes_are_counted_one_by_one():
+    d = Daemon()
+    for _ in range(50):
+        r = run([FAKE, "--socket", d.socket, "--steps", "2", "--step-ms", "1", "--tag", "beef"])
+        assert r.returncode == 0, r
+    s = d.ctl("summary", tag="000000000000beef")
+    assert s["targets"] == 50 and s["pages_allocated"] == 50 * 2 * 4 * 64, s
+    wait_for(lambda: d.sql("SELECT count(*) FROM target WHERE end != ''")[0][0] == 50)
+    wait_for(lambda: d.sql("SELECT sum(alloc_pages) FROM sample")[0][0] == 50 * 2 * 4 * 64)
+
+
+@test
+def a_killed_target_ends_by_end_of_file():
+    d = Daemon()
+    f = Fake(d)
+    d.target("fake")
+    f.kill()
+    wait_for(lambda: not d.ctl("targets")["targets"])
+    wait_for(lambda: [t for t in d.sql("SELECT * FROM target") if t["end"]])
+
+
+@test
+def a_target_that_talks_after_its_hello_is_detached_alone():
+    d = Daemon()
+    good = Fake(d, name="good")
+    f = Fake(d, name="chatty")
+    f.cmd("chatter")
+    wait_for(lambda: [t["name"] for t in d.ctl("targets")["targets"]] == ["good"])
+    assert good.dump()["lease_ns"] > 0
+
+
+@test
+def the_same_target_attaching_again_replaces_its_old_self():
+    d = Daemon()
+    f = Fake(d, name="twice")
+    d.target("twice")
+    with socketlib.socket(socketlib.AF_UNIX):
+        again = f.cmd("attach")
+    assert again["status"] == 0 and again["id"] != f.id, again
+    t = d.target("twice")
+    assert t["id"] == again["id"]
+    assert len(d.ctl("targets")["targets"]) == 1
+
+
+@test
+def the_same_identity_from_a_second_connection_wins():
+    d = Daemon()
+    # the start time is part of the identity, so another segment with the same id is another target
+    a = Fake(d, name="a", id="1234")
+    b = Fake(d, name="b", id="1234")
+    assert a.reply["status"] == b.reply["status"] == 0
+    assert len(d.ctl("targets")["targets"]) == 2
+
+
+@test
+def a_reconnected_target_counts_from_the_reconnection():
+    d = Daemon()
+    f = Fake(d, name="re")
+    wait_for(lambda: d.target("re")["zones"][0]["cpus"][0]["alloc_pages"] > 1000)
+    f.cmd("rest")
+    f.cmd("attach")
+    t = d.target("re")
+    assert t["zones"][0]["cpus"][0]["alloc_pages"] == 0, t
+    f.cmd("work 1000")
+    wait_for(lambda: d.target("re")["zones"][0]["cpus"][0]["alloc_pages"] > 0)
+
+
+@test
+def targets_beyond_max_targets_are_refused():
+    d = Daemon(max_targets=2)
+    f = Fake(d, targets=3)
+    assert [r["status"] == 0 for r in f.replies] == [True, True, False], f.replies
+    assert "max_targets" in f.replies[2]["reason"]
+
+
+@test
+def more_cpus_than_max_cpus_are_refused():
+    d = Daemon(max_cpus=8)
+    f = Fake(d, cpus=9)
+    assert f.reply["status"] > 0 and "9 CPUs" in f.reply["reason"], f.reply
+
+
+@test
+def without_descriptors_the_listener_pauses_and_recovers():
+    d = Daemon(start=False)
+    script = f'ulimit -n 24; exec "{PCPTUNED}" --foreground -c "{d.config}"'
+    p = spawn(["bash", "-c", script], stderr=subprocess.DEVNULL)
+    d.proc = p
+    wait_for(lambda: os.path.exists(d.socket))
+    time.sleep(0.2)
+    f = Fake(d, targets=20)
+    assert any(r["status"] for r in f.replies), f.replies
+    assert f.replies[0]["status"] == 0
+    ticks = open(f"/proc/{p.pid}/stat").read().rsplit(") ", 1)[1].split()
+    cpu0 = int(ticks[11]) + int(ticks[12])
+    time.sleep(1)
+    ticks = open(f"/proc/{p.pid}/stat").read().rsplit(") ", 1)[1].split()
+    assert int(ticks[11]) + int(ticks[12]) - cpu0 < 50 * SLOW, "spinning"
+    f.end()
+
+    def again():
+        """a new target is taken in once descriptors are free"""
+        return Fake(d).reply["status"] == 0
+    wait_for(again)
+
+
+@test
+def counters_that_go_backwards_do_not_make_nonsense():
+    d = Daemon(default={"policy": "static"})
+    f = Fake(d, backwards=True)
+    time.sleep(2)
+    t = d.target("fake")
+    for c in t["zones"][0]["cpus"]:
+        assert 0 <= c["alloc_zone"] < 10**9, c
+    f.end()
+    d.stop()
+    top = d.sql("SELECT max(alloc_zone), max(alloc_pages), max(held_pages) FROM sample")[0]
+    assert max(top) < 10**9, tuple(top)
+    assert d.integrity() == "ok"
+
+
+@test
+def the_lease_is_renewed_while_the_daemon_lives():
+    d = Daemon(lease_ms=1000)
+    f = Fake(d)
+    first = f.dump()["lease_ns"]
+    assert first > time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    wait_for(lambda: f.dump()["lease_ns"] > first)
+    time.sleep(1.5)
+    assert f.dump()["lease_ns"] > time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+@test
+def a_real_program_attaches_and_reconnects_after_a_restart():
+    requires_release()
+    pf = os.path.join(BENCH, "page_fault1")
+    if not os.path.exists(pf):
+        skip("bench/page_fault1 is not built")
+    d = Daemon()
+    spawn([pf, "--threads", "1", "--seconds", "40"], env={"PCPTUNE_SOCKET": d.socket},
+          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    t = d.target("page_fault1")
+    d.kill9()
+    d.start()
+    again = wait_for(lambda: [x for x in d.ctl("status")["targets"] if x["name"] == "page_fault1"],
+                     20)[0]
+    assert again["pid"] == t["pid"]
+    wait_for(lambda: sum(c["alloc_pages"] for z in d.target("page_fault1")["zones"]
+                         for c in z["cpus"]) > 1000)
+
+
+main()

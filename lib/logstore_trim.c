@@ -2,11 +2,13 @@
 /*
  * Housekeeping: the journal, and the bound on the size.
  *
- * Above 3/4 of the bound the oldest samples give way, in steps of bounded work, until 5/8 is
- * reached: raw chunks become totals of a minute, those totals of an hour, those are deleted; then
- * go policy states and no-change runs, ended targets without decisions, events, and only when all
- * that is gone the oldest decisions, which leaves an event. Freed pages are used again, and what
- * is free beyond 1/16 of the bound is given back to the file system a little at a time.
+ * Above the upper mark (about 3/4 of the bound; the rest is for the journal, into which a step of
+ * trimming may write a copy of each page it changes) the oldest samples give way, in steps of
+ * bounded work, until 7/8 of that mark is reached: raw chunks become totals of a minute, those
+ * totals of an hour, those are deleted; then go policy states and no-change runs, ended targets
+ * without decisions, events, and only when all that is gone the oldest decisions, which leaves an
+ * event. Freed pages are used again, and what is free beyond 1/16 of the bound is given back to the
+ * file system a little at a time.
  *
  * The journal (WAL) is emptied by sqlite's own checkpoints. A reader that keeps a transaction open
  * stops them; then it grows. Our own reads never keep one open while a callback runs (see
@@ -21,13 +23,15 @@
 #include <sys/stat.h>
 #include "lib/logstore_private.h"
 
-#define MERGE_ROWS   256 /* a step; 200 targets with a chunk a second need one step a second */
-#define TRIM_STEPS   4
-#define TRIM_ROWS    500
-#define VACUUM_PAGES 256
-#define MINUTE_US    60000000LL
-#define N_TOTALS     19
-#define FIRST_TOTAL  4 /* column of ST_SAMPLE_OLDEST */
+#define MERGE_ROWS     256 /* a step; 200 targets with a chunk a second need one step a second */
+#define READER_WAIT_MS 15
+#define TRIM_STEPS     16 /* transactions a call */
+#define TRIM_CALL_ROWS 1000
+#define TRIM_ROWS      500
+#define VACUUM_PAGES   256
+#define MINUTE_US      60000000LL
+#define N_TOTALS       19
+#define FIRST_TOTAL    4 /* column of ST_SAMPLE_OLDEST */
 
 /* ---- the journal ---- */
 
@@ -38,7 +42,8 @@ static uint64_t wal_size(const struct logstore *ls)
 	return stat(ls->wal_path, &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
-/* Empties the journal when it is large, without waiting for anybody. */
+/* Empties the journal when it is large. Waits a moment for a reader that is in the middle of a
+ * batch; not for one that stays. */
 static int checkpoint(struct logstore *ls)
 {
 	int rc;
@@ -47,7 +52,7 @@ static int checkpoint(struct logstore *ls)
 		ls->held_up = false;
 		return 0;
 	}
-	sqlite3_busy_timeout(ls->db, 0);
+	sqlite3_busy_timeout(ls->db, READER_WAIT_MS);
 	rc = sqlite3_wal_checkpoint_v2(ls->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
 	sqlite3_busy_timeout(ls->db, (int)ls->busy_ms);
 	ls->held_up = wal_size(ls) > ls->max_bytes / 8;
@@ -254,24 +259,41 @@ static int vacuum(struct logstore *ls)
 	return logstore_exec(ls, sql);
 }
 
-/* Trims until the lower mark, or for a bounded number of steps. */
+/* In pages. A step's journal matters where the bound is small. */
+static uint64_t upper_mark(const struct logstore *ls)
+{
+	uint64_t quarter = ls->max_bytes / 4, step = 512u << 10;
+
+	return (3 * quarter - (quarter < step ? quarter : step)) / LOGSTORE_PAGE;
+}
+
+/*
+ * Trims until the lower mark, or for a bounded number of rows. The size is looked at after each
+ * step, so that nothing more valuable goes than must; a step may find only a few rows left of one
+ * kind, so the rows are what is counted.
+ */
 static int trim_some(struct logstore *ls, uint64_t used, uint64_t *ret_free, int *ret_done)
 {
-	uint64_t max_pages = ls->max_bytes / LOGSTORE_PAGE;
-	int r = 0;
+	uint64_t upper = upper_mark(ls);
+	int r = 0, rows = 0;
 
-	for (int i = 0; i < TRIM_STEPS && r == 0; i++) {
-		if (used > max_pages * 3 / 4)
+	for (int i = 0; i < TRIM_STEPS && rows < TRIM_CALL_ROWS && r == 0; i++) {
+		if (used > upper)
 			ls->trimming = true;
-		if (used <= max_pages * 5 / 8)
+		if (used <= upper * 7 / 8)
 			ls->trimming = false;
 		/* behind a stuck reader each trim would only make the journal longer */
 		if (!ls->trimming || ls->held_up)
 			break;
 		r = trim(ls, ret_done);
+		if (*ret_done == 0)
+			break; /* nothing left that may go */
+		rows += *ret_done;
 		if (r == 0)
 			r = count_pages(ls, &used, ret_free);
 	}
+	if (used <= upper * 7 / 8)
+		ls->trimming = false;
 	return r;
 }
 
@@ -291,6 +313,8 @@ int logstore_maintain(struct logstore *ls, bool *ret_more)
 		r = trim_some(ls, used, &unused, &done);
 	if (r == 0 && !ls->held_up && unused > ls->max_bytes / LOGSTORE_PAGE / 16)
 		r = vacuum(ls);
+	if (r == 0 && done)
+		r = checkpoint(ls);
 	if (r == 0)
 		*ret_more = done > 0 && ls->trimming;
 	return r;

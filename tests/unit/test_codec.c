@@ -353,6 +353,48 @@ static void test_round_trip_extremes(void **state)
 	source_free(&src);
 }
 
+/* A chunk that stays open for a minute, and targets without CPUs. */
+static void test_long_and_empty(void **state)
+{
+	struct source src = source_new(1, 16);
+	struct codec codec = codec_new(&src);
+	struct pcptune_encoder *enc;
+	struct copies c = {.n = 0};
+	const struct pcptune_sample *s = NULL;
+	struct chunk_totals totals;
+	const uint8_t *data;
+	size_t len;
+
+	(void)state;
+	for (int i = 0; i < 600; i++) {
+		if (i % 10)
+			make_steady(&src, (uint32_t)below(16));
+		else
+			make_wild(&src);
+		assert_int_equal(encoder_add(codec.enc, &src.s), 0);
+	}
+	copy_sample(&c, &src);
+	encoder_peek(codec.enc, &data, &len, &totals);
+	decoder_begin(codec.dec, data, len);
+	for (int i = 0; i < 600; i++)
+		assert_int_equal(decoder_next(codec.dec, &s), 1);
+	assert_same_sample(s, &c, 0);
+	assert_int_equal(decoder_next(codec.dec, &s), 0);
+	copies_free(&c);
+	codec_free(&codec);
+	assert_int_equal(encoder_new(0, &enc), 0);
+	assert_int_equal(decoder_new(0, 16, &codec.dec), 0);
+	src.s.n_cpus = 0;
+	assert_int_equal(encoder_add(enc, &src.s), 0);
+	encoder_peek(enc, &data, &len, &totals);
+	decoder_begin(codec.dec, data, len);
+	assert_int_equal(decoder_next(codec.dec, &s), 1);
+	assert_true(s->seq == src.s.seq && s->n_cpus == 0 && s->n_active == 0);
+	encoder_free(enc);
+	decoder_free(codec.dec);
+	source_free(&src);
+}
+
 /* A CPU at rest costs nothing; one whose gauges or flags move at rest gets its record. */
 static void test_rest(void **state)
 {
@@ -841,6 +883,7 @@ int main(void)
 		cmocka_unit_test(test_round_trip_wild),
 		cmocka_unit_test(test_round_trip_steady),
 		cmocka_unit_test(test_round_trip_extremes),
+		cmocka_unit_test(test_long_and_empty),
 		cmocka_unit_test(test_rest),
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_totals),

@@ -97,6 +97,8 @@ static void home_of_node(uint32_t zone, int node)
 	const char *at = text;
 	uint32_t first, last;
 
+	if (node < 0)
+		return;
 	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/cpulist", node);
 	if (pcpa_read_text(path, text, sizeof(text)) <= 0)
 		return;

@@ -91,15 +91,25 @@ static void bound_quota(struct limits *l, uint64_t quota, uint64_t period)
 		bound(&l->cpus, (quota + period - 1) / period);
 }
 
-static void read_folder(struct limits *l, const char *folder)
+static void read_memory_v1(struct limits *l, const char *folder)
+{
+	bound(&l->bytes, read_number(folder, "memory.limit_in_bytes", UINT64_MAX));
+}
+
+static void read_cpu_v1(struct limits *l, const char *folder)
+{
+	uint64_t quota = read_number(folder, "cpu.cfs_quota_us", UINT64_MAX);
+
+	if (quota != UINT64_MAX)
+		bound_quota(l, quota, read_number(folder, "cpu.cfs_period_us", 0));
+}
+
+static void read_v2(struct limits *l, const char *folder)
 {
 	char path[512], text[64];
 	unsigned long long quota, period;
 
 	bound(&l->bytes, read_number(folder, "memory.max", UINT64_MAX));
-	bound(&l->bytes, read_number(folder, "memory.limit_in_bytes", UINT64_MAX));
-	bound_quota(l, read_number(folder, "cpu.cfs_quota_us", UINT64_MAX),
-		    read_number(folder, "cpu.cfs_period_us", 0));
 	if (snprintf(path, sizeof(path), "%s/cpu.max", folder) < (int)sizeof(path) &&
 	    pcpa_read_text(path, text, sizeof(text)) > 0 &&
 	    sscanf(text, "%llu %llu", &quota, &period) == 2)
@@ -107,17 +117,19 @@ static void read_folder(struct limits *l, const char *folder)
 }
 
 /* From mount + path up to the mount itself. */
-static void read_upward(struct limits *l, const char *mount, const char *path)
+static void read_upward(struct limits *l, const char *mount, const char *path,
+			void (*read)(struct limits *l, const char *folder))
 {
 	char folder[400];
 	size_t top = strlen(mount);
 
-	if (snprintf(folder, sizeof(folder), "%s%s", mount, path) >= (int)sizeof(folder))
-		folder[top] = '\0';
+	if (!path[1] ||
+	    snprintf(folder, sizeof(folder), "%s%s", mount, path) >= (int)sizeof(folder))
+		strcpy(folder, mount);
 	for (;;) {
 		char *slash;
 
-		read_folder(l, folder);
+		read(l, folder);
 		slash = strrchr(folder, '/');
 		if (!slash || (size_t)(slash - folder) < top)
 			return;
@@ -140,18 +152,16 @@ static void read_line(struct limits *l, char *line)
 {
 	char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
 
-	if (!path)
+	if (!path || path[1] != '/')
 		return;
 	*list++ = '\0';
 	*path++ = '\0';
-	if (!*list) {
-		read_upward(l, "/sys/fs/cgroup", path);
-		return;
-	}
+	if (!*list)
+		read_upward(l, "/sys/fs/cgroup", path, read_v2);
 	if (has_controller(list, "memory"))
-		read_upward(l, "/sys/fs/cgroup/memory", path);
+		read_upward(l, "/sys/fs/cgroup/memory", path, read_memory_v1);
 	if (has_controller(list, "cpu"))
-		read_upward(l, "/sys/fs/cgroup/cpu", path);
+		read_upward(l, "/sys/fs/cgroup/cpu", path, read_cpu_v1);
 }
 
 static struct limits cgroup_limits(void)

@@ -435,6 +435,7 @@ static int verify_target(struct verify *v, const struct log_target *t)
 {
 	struct target_log tl = {0};
 	int e = gather(v, t, &tl);
+	size_t left = tl.n_ds;
 
 	for (size_t i = 0; !e && i < tl.n_as; i++) {
 		size_t from = first_of(&tl, tl.as[i].id);
@@ -445,7 +446,13 @@ static int verify_target(struct verify *v, const struct log_target *t)
 				.ds = tl.ds ? tl.ds + from : NULL,
 				.n_ds = count_of(&tl, from, tl.as[i].id)};
 
+		left -= r.n_ds;
 		e = run_assignment(&r);
+	}
+	if (left && !e) {
+		v->res->not_derivable += left;
+		say(v, "target %" PRId64 " %s: %zu decisions belong to no assignment", t->id,
+		    t->name, left);
 	}
 	free(tl.as);
 	free(tl.ds);

@@ -5,6 +5,7 @@
  * Bad files are made from the real static.so, changed byte by byte; bad descriptors are built here
  * and checked against this program's own segments.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <setjmp.h>
@@ -19,7 +20,7 @@
 #include <cmocka.h>
 #include "policies/host_internal.h"
 
-static char dir[] = "/tmp/pcptune-host-XXXXXX";
+static char dir[200];
 static char *good; /* bytes of static.so */
 static size_t good_size;
 
@@ -52,6 +53,7 @@ static int setup(void **state)
 	FILE *f;
 
 	(void)state;
+	snprintf(dir, sizeof(dir), "%s/host-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	if (!mkdtemp(dir) || policy_load("static", NULL, &m, why)) {
 		print_error("%s\n", why);
 		return -1;
@@ -257,6 +259,24 @@ static void test_sizes_in_file(void **state)
 	put_file("static.so", good, good_size, 0755);
 }
 
+/* Refused before its constructors could run: it was never mapped. */
+static void test_refused_is_not_loaded(void **state)
+{
+	char path[PATH_MAX], *bad = malloc(good_size);
+	uint32_t abi = 2;
+
+	(void)state;
+	assert_non_null(bad);
+	memcpy(bad, good, good_size);
+	memcpy(bad + find_desc() + offsetof(struct pcptune_policy, abi), &abi, sizeof(abi));
+	put_file("fresh.so", bad, good_size, 0755);
+	refused("fresh", -EPROTO, "abi is 2");
+	snprintf(path, sizeof(path), "%s/fresh.so", dir);
+	assert_null(dlopen(path, RTLD_NOW | RTLD_NOLOAD));
+	remove_file("fresh.so");
+	free(bad);
+}
+
 static void test_damaged_files(void **state)
 {
 	char *bad = malloc(good_size);
@@ -429,7 +449,7 @@ int main(void)
 		cmocka_unit_test(test_modes),	      cmocka_unit_test(test_owner),
 		cmocka_unit_test(test_kind_of_file),  cmocka_unit_test(test_search_path),
 		cmocka_unit_test(test_sizes_in_file), cmocka_unit_test(test_damaged_files),
-		cmocka_unit_test(test_descriptor),
+		cmocka_unit_test(test_descriptor),    cmocka_unit_test(test_refused_is_not_loaded),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -34,8 +34,8 @@ static struct {
 	uint64_t n_chunks, n_decisions;
 } lg;
 
-static char dir[] = "/tmp/pcptune-replay-XXXXXX";
-static char db[64];
+static char dir[200];
+static char db[sizeof(dir) + 16];
 
 static struct log_limits to_log(const struct limits *l)
 {
@@ -162,7 +162,7 @@ static void assign(struct model *m, const char *params, uint64_t seq_first)
 static void remove_log(void)
 {
 	static const char *const ends[] = {"", "-wal", "-shm"};
-	char path[80];
+	char path[sizeof(db) + 8];
 
 	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
 		snprintf(path, sizeof(path), "%s%s", db, ends[i]);
@@ -468,6 +468,8 @@ static void test_empty_log(void **state)
 static int setup(void **state)
 {
 	(void)state;
+	snprintf(dir, sizeof(dir), "%s/replay-XXXXXX",
+		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
 	if (!mkdtemp(dir))
 		return -1;
 	snprintf(db, sizeof(db), "%s/log.db", dir);

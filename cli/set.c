@@ -80,14 +80,21 @@ static int unknown_key(const char *key)
 
 static int rules_value(const char *value, int64_t *ret)
 {
+	char known[64] = "";
+	size_t at = 0;
 	uint32_t id;
 
-	for (id = 0; id <= PCPTUNE_RULES_MAX; id++)
-		if (pcptune_rules_known(id) && !strcmp(value, pcptune_rules_name(id))) {
+	for (id = 0; id <= PCPTUNE_RULES_MAX; id++) {
+		if (!pcptune_rules_known(id))
+			continue;
+		if (!strcmp(value, pcptune_rules_name(id))) {
 			*ret = id;
 			return -1;
 		}
-	return cli_usage_error("rules=%s: not one of g0, g1, g4", value);
+		at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", at ? ", " : "",
+				       pcptune_rules_name(id));
+	}
+	return cli_usage_error("rules=%s: not one of %s", value, known);
 }
 
 static int set_value(json_t *request, const struct set_key *k, const char *value)

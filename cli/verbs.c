@@ -24,7 +24,8 @@ const struct cli_verb cli_verbs[] = {
 	 "IDs are those of `pcptune log`. Exit status 3: no such decision.\n", options_explain,
 	 cmd_explain, false},
 	{"set", "set limits by hand; the CPUs are pinned until `unset`", "TARGET KEY=VALUE...",
-	 "Keys: high, high_min, high_max, batch (pages), scale_max (log2), rules (g0, g1, g4).\n",
+	 "Keys: high, high_min, high_max, batch (pages), scale_max (log2), rules (g0, g1, g4, "
+	 "gx).\n",
 	 options_set, cmd_set, false},
 	{"unset", "give pinned CPUs back to the policy", "TARGET", NULL, options_unset, cmd_unset,
 	 false},

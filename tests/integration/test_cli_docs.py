@@ -40,6 +40,16 @@ def the_man_page_names_every_command_and_option_and_no_other():
 
 
 @test
+def every_generation_of_the_rules_is_named():
+    r = run([PCPTUNE, "set", "x", "rules=none"])
+    known = re.search("not one of (.*)", r.stderr)[1].split(", ")
+    assert r.returncode == 2 and known[:3] == ["g0", "g1", "g4"], r
+    text = read("docs/pcptune.1")
+    assert f"rules ({', '.join(known)})" in run([PCPTUNE, "set", "--help"]).stdout
+    assert all(f".Cm {g}\n" in text for g in known), known
+
+
+@test
 def the_man_page_is_clean():
     requires("mandoc")
     r = run(["mandoc", "-Tlint", "-W", "warning", os.path.join(ROOT, "docs/pcptune.1")])

@@ -95,6 +95,7 @@ static const struct pcptune_reason reasons[] = {
 #define MEMORY_US   4000000u   /* time constant of the sums below */
 #define HOLD_MAX_US 600000000u /* the longest hold time that is learned */
 #define MISSED_BAD  200u       /* permille: a list that is far too short */
+#define RETRY_US    1000000u   /* a take-over that does not show is not asked for at once */
 #define GRANTS_MAX  64u	       /* raises in one answer; the others come with the next sample */
 
 /* Least and most of something in a stretch of time, and in the stretch before. */
@@ -110,7 +111,7 @@ struct cpu_state {
 	struct range count_now, count_before; /* stretches of hold_us */
 	uint64_t hidden_now, hidden_before;   /* as count_*: most that one interval hid */
 	uint64_t net_start, count_start;
-	uint64_t raised, decayed, active; /* times, us */
+	uint64_t raised, decayed, active, taken_over; /* times, us */
 	uint64_t hold_us;
 	uint32_t learned; /* high that a CPU at work is known to need */
 	uint32_t last_is_decay;
@@ -611,8 +612,12 @@ static int answer_cpu(const struct state *st, struct pcptune_decision *d, uint32
 		return cpu_open(c) ? fix(d, i, cs, cut, R_OVER_BUDGET, t) : 2;
 	if (cs->granted)
 		return raise(st, d, i, cs, c, s->time_us);
-	if (c->high_min != c->high || c->high_max != c->high)
-		return cpu_open(c) ? fix(d, i, cs, c->high, R_TAKE_OVER, t) : 2;
+	if (c->high_min != c->high || c->high_max != c->high) {
+		if (!cpu_open(c) || s->time_us - cs->taken_over < RETRY_US)
+			return 2;
+		cs->taken_over = s->time_us;
+		return fix(d, i, cs, c->high, R_TAKE_OVER, t);
+	}
 	if (want_batch(st, cs, c, p, s->time_us))
 		return raise_batch(st, d, i, cs, c, s->time_us);
 	return decay(st, d, i, cs, c, shape, p, s->time_us);

@@ -15,12 +15,13 @@
 #include "lib/text.h"
 
 struct args {
-	const char *socket, *db;
+	const char *socket, *db, *policy_path;
 	bool json;
 };
 
 const struct cli_option options_explain[] = {
 	CLI_OPT_DB(struct args, db),
+	CLI_OPT_POLICY_PATH(struct args, policy_path),
 	CLI_OPT_SOCKET(struct args, socket),
 	CLI_OPT_JSON(struct args, json),
 	{0},
@@ -152,6 +153,7 @@ int cmd_explain(int argc, char **argv)
 		return r;
 	if (text_parse_i64(rest.argv[0], &id) || id < 1)
 		return cli_usage_error("\"%s\": not the number of a decision", rest.argv[0]);
+	cli_reason_path(a.policy_path);
 	r = cli_open_log(a.db, a.socket, &ls);
 	if (r >= 0)
 		return r;

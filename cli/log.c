@@ -24,7 +24,7 @@
 #define SETTLE_US 2000000u
 
 struct args {
-	const char *socket, *db, *target, *policy, *reason;
+	const char *socket, *db, *target, *policy, *reason, *policy_path;
 	int64_t cpu, zone, tail; /* -1: all */
 	uint64_t since;
 	bool follow, events, json;
@@ -44,6 +44,7 @@ const struct cli_option options_log[] = {
 	 offsetof(struct args, follow)},
 	{"events", 'e', NULL, "events too: gaps, restarts, refusals, losses", cli_set_flag,
 	 offsetof(struct args, events)},
+	CLI_OPT_POLICY_PATH(struct args, policy_path),
 	CLI_OPT_SOCKET(struct args, socket),
 	CLI_OPT_JSON(struct args, json),
 	{0},
@@ -390,6 +391,7 @@ int cmd_log(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
+	cli_reason_path(a.policy_path);
 	r = cli_open_log(a.db, a.socket, &l.ls);
 	if (r >= 0)
 		return r;

@@ -142,22 +142,35 @@ json_t *cli_limits_json(const struct log_limits *l)
 
 /* ---- reasons ---- */
 
-/* The plug-in of the last row: a log has few policies and many rows. Lives until exit. */
+static const char *plug_in_path; /* NULL: the default */
+
+void cli_reason_path(const char *dirs)
+{
+	plug_in_path = dirs;
+}
+
+/* A log has few policies and many rows, so each is looked for once. Lives until exit. */
 static struct policy_module *plug_in(const char *name)
 {
-	static char last[32];
-	static struct policy_module *module;
+	static struct plug_in {
+		char name[32];
+		struct policy_module *module; /* NULL: not at hand */
+	} known[32];
+	static size_t n;
 	char why[POLICY_WHY];
+	struct plug_in *p;
+	size_t i;
 
-	if (!strcmp(last, name))
-		return module;
-	if (module)
-		policy_unref(module);
-	module = NULL;
-	snprintf(last, sizeof(last), "%s", name);
-	if (name[0] && policy_load(name, NULL, &module, why))
-		module = NULL;
-	return module;
+	for (i = 0; i < n; i++)
+		if (!strcmp(known[i].name, name))
+			return known[i].module;
+	if (n == sizeof(known) / sizeof(known[0]))
+		return NULL;
+	p = &known[n++];
+	snprintf(p->name, sizeof(p->name), "%s", name);
+	if (!name[0] || policy_load(name, plug_in_path, &p->module, why))
+		p->module = NULL;
+	return p->module;
 }
 
 static void reason_plain(const struct log_decision *d, char *buf, size_t n)

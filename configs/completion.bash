@@ -24,8 +24,8 @@ _pcptune() {
 	run) opts="--policy --set --json --min-size --max-size --db --private --quiet --help" ;;
 	status) opts="--watch --count --socket --json --help" ;;
 	targets) opts="--db --socket --json --help" ;;
-	log) opts="--db --target --cpu --zone --policy --reason --since --tail --follow --events --socket --json --help" ;;
-	explain) opts="--db --socket --json --help" ;;
+	log) opts="--db --target --cpu --zone --policy --reason --since --tail --follow --events --policy-path --socket --json --help" ;;
+	explain) opts="--db --policy-path --socket --json --help" ;;
 	set) opts="--zone --cpu --socket --json --help" ;;
 	unset) opts="--zone --cpu --socket --json --help" ;;
 	policy) opts="--socket --json --help" ;;
@@ -55,8 +55,10 @@ _pcptune() {
 	log:--reason | log:-r) kind=none ;;
 	log:--since | log:-S) kind=none ;;
 	log:--tail | log:-n) kind=none ;;
+	log:--policy-path) kind=directory ;;
 	log:--socket | log:-s) kind=file ;;
 	explain:--db | explain:-d) kind=file ;;
+	explain:--policy-path) kind=directory ;;
 	explain:--socket | explain:-s) kind=file ;;
 	set:--zone | set:-z) kind=none ;;
 	set:--cpu | set:-c) kind=none ;;

@@ -231,6 +231,9 @@ def explain_json_has_it_all():
 def explain_without_the_plug_in_keeps_its_numbers():
     out = cli("explain", "1", "--db", mklog(), env={"PCPTUNE_POLICY_PATH": tmp()}).stdout
     assert "contended (15000, 480)" in out, out
+    out = cli("explain", "1", "--db", mklog(), "--policy-path", POLICIES,
+              env={"PCPTUNE_POLICY_PATH": tmp()}).stdout
+    assert "1.5 % of CPU time was waited" in out, out
 
 
 @test

@@ -202,8 +202,10 @@ int logstore_schema_create(sqlite3 *db)
 #define Q10 Q5 ", " Q5
 #define ADD(c)	c " = " c " + excluded." c
 #define LAST(c) c " = excluded." c
+/* the newest row stays, so that its id is not given out again */
 #define OLDEST(table) \
-	"DELETE FROM " table " WHERE id IN (SELECT id FROM " table " ORDER BY id LIMIT ?1)"
+	"DELETE FROM " table " WHERE id IN (SELECT id FROM " table \
+	" WHERE id < (SELECT max(id) FROM " table ") ORDER BY id LIMIT ?1)"
 #define TRIM_TEXT \
 	"'the log reached its size bound: decisions older than id ' || " \
 	"(SELECT coalesce(min(id), 0) FROM decision) || ' were removed'"
@@ -277,10 +279,12 @@ const char *const logstore_sql[ST_N] = {
 	[ST_TARGET_TRIM] =
 		"DELETE FROM target WHERE id IN (SELECT t.id FROM target t "
 		"WHERE t.detached_wall_us > 0 AND NOT EXISTS (SELECT 1 FROM decision d "
-		"WHERE d.target = t.id) ORDER BY t.id LIMIT ?1)",
+		"WHERE d.target = t.id) AND t.id < (SELECT max(id) FROM target) "
+		"ORDER BY t.id LIMIT ?1)",
 	[ST_EVENT_TRIM] =
 		"DELETE FROM event WHERE id IN (SELECT id FROM event "
-		"WHERE kind <> 'log-trimmed' ORDER BY id LIMIT ?1)",
+		"WHERE kind <> 'log-trimmed' AND id < (SELECT max(id) FROM event) "
+		"ORDER BY id LIMIT ?1)",
 	[ST_DECISION_TRIM] = OLDEST("decision"),
 	[ST_TRIM_EVENT] =
 		"UPDATE event SET boot_us = ?1, wall_us = ?2, text = " TRIM_TEXT

@@ -87,7 +87,7 @@ static void test_decisions_go_last(void **state)
 	const uint64_t max = 1 << 20;
 	struct logstore *ls = fx_open(max);
 	struct fx_ids x = fx_begin(ls);
-	struct log_target ended = fx_target(x.run, "short");
+	struct log_target ended = fx_target(x.run, "short"), later = fx_target(x.run, "later");
 	const int n = 8000;
 	bool more;
 	int64_t row, gone = 1;
@@ -95,6 +95,7 @@ static void test_decisions_go_last(void **state)
 	(void)state;
 	OK(ls, logstore_target_add(ls, &ended));
 	OK(ls, logstore_target_end(ls, ended.id, fx_t(2), "exit"));
+	OK(ls, logstore_target_add(ls, &later));
 	for (int i = 1; i <= n; i++) {
 		struct log_decision d = fx_decision(x.t.id, x.a.id, (uint64_t)i);
 
@@ -110,15 +111,20 @@ static void test_decisions_go_last(void **state)
 			add_samples(ls, &x, (uint64_t)i, 100);
 			OK(ls, logstore_maintain(ls, &more));
 			if (file_bytes("") + file_bytes("-wal") > max)
-				fail_msg("after %d decisions: %llu + %llu bytes, bound %llu; %lld pages %lld free, more %d, trimming %d, min %lld", i,
-					 (unsigned long long)file_bytes(""),
+				fail_msg("after %d decisions: %llu + %llu bytes, bound %llu; %lld "
+					 "pages %lld free, more %d, trimming %d, min %lld",
+					 i, (unsigned long long)file_bytes(""),
 					 (unsigned long long)file_bytes("-wal"),
-					 (unsigned long long)max, (long long)fx_number(ls,"PRAGMA page_count"), (long long)fx_number(ls,"PRAGMA freelist_count"), more, ls->trimming, (long long)fx_number(ls,"SELECT min(id) FROM decision"));
+					 (unsigned long long)max,
+					 (long long)fx_number(ls, "PRAGMA page_count"),
+					 (long long)fx_number(ls, "PRAGMA freelist_count"), more,
+					 ls->trimming,
+					 (long long)fx_number(ls, "SELECT min(id) FROM decision"));
 			/* nothing lesser is kept where a decision had to go */
 			if (fx_number(ls, "SELECT min(id) FROM decision") > gone) {
 				gone = fx_number(ls, "SELECT min(id) FROM decision");
 				assert_int_equal(fx_number(ls, "SELECT count(*) FROM sample"), 0);
-				assert_int_equal(fx_number(ls, "SELECT count(*) FROM nochange"), 0);
+				assert_true(fx_number(ls, "SELECT count(*) FROM nochange") <= 1);
 			}
 		}
 	}
@@ -126,7 +132,8 @@ static void test_decisions_go_last(void **state)
 	assert_int_equal(fx_number(ls, "SELECT max(id) FROM decision"), n);
 	assert_true(fx_number(ls, "SELECT min(id) FROM decision") > 1);
 	assert_int_equal(fx_number(ls, "SELECT max(id) - min(id) + 1 - count(*) FROM decision"), 0);
-	assert_int_equal(fx_number(ls, "SELECT count(*) FROM target"), 1);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM target"), 2);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM target WHERE name = 'short'"), 0);
 	assert_int_equal(fx_number(ls, "SELECT count(*) FROM event WHERE kind = 'log-trimmed'"), 1);
 	assert_true(fx_number(ls, "SELECT text LIKE '%older than id ' || (SELECT min(id) FROM "
 				  "decision) || '%' FROM event WHERE kind = 'log-trimmed'"));

@@ -271,7 +271,7 @@ void apply_target_gone(struct target *t)
 {
 	decide_forget(t);
 	apply_acks(t);
-	while (t->n_inflight)
+	while (t->n_inflight && !t->d->stopping) /* else the target lives on */
 		inflight_drop(t, t->inflight[0].index, LOG_GONE);
 }
 

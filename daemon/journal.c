@@ -403,8 +403,8 @@ int journal_probe(const struct config *c, char *why)
 	if (r < 0 || !st.st_size)
 		return r;
 	r = logstore_open_ro(c->log.path, &ls, why);
-	if (r == -EPROTONOSUPPORT)
-		return r;
+	if (r == -EPROTONOSUPPORT || r == -EINVAL)
+		return r; /* somebody else's file, or a newer version's */
 	if (!r)
 		logstore_close(ls);
 	return 0; /* a damaged file is set aside at the start */

@@ -36,7 +36,8 @@
 #include "daemon/target.h"
 #include "lib/text.h"
 
-#define CONFIG_FILE PCPTUNE_SYSCONFDIR "/pcptune/pcptuned.conf"
+#define STOP_WAIT_MS 250u
+#define CONFIG_FILE  PCPTUNE_SYSCONFDIR "/pcptune/pcptuned.conf"
 
 struct run {
 	struct daemon d;
@@ -450,6 +451,26 @@ static bool start(struct run *r)
 
 /* ---- stop ---- */
 
+static bool any_in_flight(struct daemon *d)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < d->n_targets; i++) {
+		apply_acks(d->targets[i]);
+		any |= d->targets[i]->n_inflight > 0;
+	}
+	return any;
+}
+
+/* What was restored should be in force, and the log say so; agents are quick, once woken. */
+static void wait_for_acks(struct daemon *d)
+{
+	uint64_t end = mono_ms() + STOP_WAIT_MS;
+
+	while (any_in_flight(d) && mono_ms() < end)
+		usleep(2000);
+}
+
 static void stop_targets(struct daemon *d)
 {
 	bool keep = d->config->on_exit == CONFIG_KEEP;
@@ -460,6 +481,7 @@ static void stop_targets(struct daemon *d)
 			apply_restore(d->targets[i]);
 	}
 	decide_flush(d, true);
+	wait_for_acks(d);
 	while (d->n_targets) {
 		struct target *t = d->targets[d->n_targets - 1];
 

@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The control socket and what the operator can do with it."""
+from daemon_fake import *
+
+
+def refused(d, code, text, **request):
+    r = d.ctl_raw(request)
+    assert not r["ok"] and r["code"] == code and text in r["error"], (request, r)
+
+
+@test
+def requests_that_are_wrong_are_refused_with_what_would_be_right():
+    d = Daemon()
+    f = Fake(d, targets=2, name="twin")
+    refused(d, "invalid", "status", cmd="stats")
+    refused(d, "invalid", '"target"', cmd="status", targt="x")
+    refused(d, "invalid", "cmd", foo=1)
+    refused(d, "invalid", "needs the key", cmd="counters")
+    refused(d, "invalid", "id", cmd="status", target=True)
+    refused(d, "invalid", "number", cmd="set", target=1, cpu=-1, high=100)
+    refused(d, "not-found", "twin", cmd="set", target="none", high=100)
+    refused(d, "invalid", "names 2 targets", cmd="set", target="twin", high=100)
+    refused(d, "invalid", "4 ..", cmd="set", target=f.id, high=1)
+    refused(d, "invalid", "1 .. 1024", cmd="set", target=f.id, batch=5000)
+    refused(d, "invalid", "nothing to set", cmd="set", target=f.id)
+    refused(d, "invalid", "g4", cmd="set", target=f.id, rules="g9")
+    refused(d, "not-found", "CPUs 0 .. 3", cmd="set", target=f.id, cpu=7, high=100)
+    refused(d, "invalid", "16 hex", cmd="summary", tag="xyz")
+    refused(d, "not-found", "", cmd="summary", tag="0123456789abcdef")
+    refused(d, "not-found", "nosuch", cmd="policy", target=f.id, policy="nosuch")
+    refused(d, "invalid", "floor", cmd="policy", target=f.id, policy="contention",
+            params={"florr": 1})
+    for line in ("", "{", "[]", "null", '"x"', '{"cmd":5}', '{"cmd":"version","cmd":"version"}'):
+        if line:
+            assert d.ctl_raw(line)["code"] == "invalid", line
+    assert len(d.ctl("status", target="twin")["targets"]) == 2
+
+
+@test
+def status_targets_counters_and_version_have_their_keys():
+    d = Daemon()
+    f = Fake(d, zones=2, cpus=3, name="keys", tag="00000000000000ff")
+    t = d.target("keys")
+    for k in ("id name pid uid tag mode policy policy_state why dry_run attached_s cpu_us "
+              "contend_pct held_pages decisions zones").split():
+        assert k in t, k
+    assert t["id"] == f.id and t["pid"] == f.proc.pid and t["uid"] == os.getuid()
+    assert t["tag"] == "00000000000000ff" and t["mode"] == "locked"
+    assert [z["id"] for z in t["zones"]] == [0, 1]
+    for k in ("cpu count high high_min high_max batch scale_max rules alloc_pages free_pages "
+              "alloc_zone free_zone refills drains free_high contend_pct pinned drift").split():
+        assert k in t["zones"][1]["cpus"][2], k
+    line = d.ctl("targets")["targets"][0]
+    assert sorted(line) == sorted("id name pid uid policy attached_s held_pages decisions".split())
+    c = d.ctl("counters", target="keys")
+    assert c["zones"][1]["cpus"][0]["lock_alloc_taken"] > 0 and "malloc_calls" in c["proc"]
+    v = d.ctl("version")
+    for k in "version pid uptime_s socket config interval_ms dry_run n_targets log".split():
+        assert k in v, k
+    assert v["log"]["state"] == "ok" and v["n_targets"] == 1
+
+
+@test
+def set_pins_and_is_logged_and_unset_lets_the_policy_go_on():
+    d = Daemon(default={"policy": "contention"})
+    f = Fake(d)
+    r = d.ctl("set", target="fake", cpu=2, high=4000, batch=31)
+    assert r["changed"] == 1 and len(r["decisions"]) == 1, r
+    wait_for(lambda: f.dump()["cpus"][2]["high"] == 4000)
+    cpu = f.dump()["cpus"][2]
+    assert cpu["batch"] == 31 and cpu["decision"] == r["decisions"][0], cpu
+    row = d.sql("SELECT d.*, a.policy, a.version FROM decision d JOIN assignment a "
+                "ON a.id = d.assignment WHERE d.id = ?", r["decisions"][0])[0]
+    assert row["reason_name"] == "set-by-operator" and row["policy"] == "operator"
+    assert row["clamped_high"] == 4000 and row["cpu"] == 2
+    wait_for(lambda: d.sql("SELECT outcome FROM decision WHERE id = ?", row["id"])[0][0] == 2)
+    wait_for(lambda: f.dump()["cpus"][0]["high"] > 1000)  # the policy works on the others
+    time.sleep(1)
+    assert f.dump()["cpus"][2]["high"] == 4000
+    cpus = d.target("fake")["zones"][0]["cpus"]
+    assert [c["pinned"] for c in cpus] == [False, False, True, False], cpus
+    assert d.ctl("unset", target="fake")["changed"] == 1
+    assert not any(c["pinned"] for c in d.target("fake")["zones"][0]["cpus"])
+    n = f.dump()["cpus"][2]["seq"]
+    wait_for(lambda: f.dump()["cpus"][2]["seq"] > n, 15)
+    f.end()
+    d.stop()
+    replay_agrees(d)
+
+
+@test
+def set_on_all_cpus_pins_the_target():
+    d = Daemon()
+    f = Fake(d, cpus=3)
+    r = d.ctl("set", target=f.id, high=500, high_min=500, high_max=500, rules="g0")
+    assert r["changed"] == 3
+    t = d.target("fake", policy_state="pinned")
+    wait_for(lambda: [c["high_max"] for c in f.dump()["cpus"]] == [500] * 3)
+    assert t["zones"][0]["cpus"][0]["pinned"]
+
+
+@test
+def two_sets_in_a_row_do_not_lose_the_first():
+    d = Daemon(default={"policy": "static"})
+    f = Fake(d, step_ms=400)
+    d.target("fake")
+    d.ctl("set", target="fake", cpu=1, high=777)
+    d.ctl("set", target="fake", cpu=1, batch=17)
+    wait_for(lambda: (lambda c: c["high"] == 777 and c["batch"] == 17)(f.dump()["cpus"][1]))
+
+
+@test
+def policy_shows_and_changes_the_policy_of_a_target():
+    d = Daemon(default={"policy": "static"})
+    f = Fake(d)
+    p = d.ctl("policy", target="fake")
+    assert p["policy"] == "static" and p["state"] == "running" and "params" in p
+    p = d.ctl("policy", target="fake", policy="contention", params={"floor": 200})
+    assert p["policy"] == "contention" and p["params"]["floor"] == 200, p
+    assert p["why"] == "by the operator"
+    p = d.ctl("policy", target="fake", params={"floor": 300})
+    assert p["policy"] == "contention" and p["params"]["floor"] == 300
+    os.kill(d.proc.pid, signal.SIGHUP)
+    wait_for(lambda: "reloaded" in d.stderr())
+    assert d.ctl("policy", target="fake")["policy"] == "contention", "a reload leaves it"
+    wait_for(lambda: d.sql("SELECT count(*) FROM assignment WHERE policy = 'contention'")[0][0] == 2)
+    f.end()
+    d.stop()
+    replay_agrees(d)
+
+
+@test
+def in_a_dry_run_everything_is_logged_and_nothing_written():
+    d = Daemon(dry_run=True)
+    f = Fake(d)
+    wait_for(lambda: d.sql("SELECT count(*) FROM decision WHERE outcome = 3")[0][0] >= 4)
+    time.sleep(2)
+    assert [c["seq"] for c in f.dump()["cpus"]] == [0] * 4, f.dump()
+    t = d.target("fake")
+    assert t["dry_run"] and t["decisions"] >= 4
+    n = d.sql("SELECT count(*) FROM decision")[0][0]
+    assert n < 60, f"{n} decisions in 2 s: repetitions are not held back"
+    f.end()
+    d.stop()
+    assert not d.sql("SELECT * FROM decision WHERE outcome != 3")
+    replay_agrees(d)
+
+
+@test
+def words_that_a_stranger_wrote_are_left_alone_until_the_operator_speaks():
+    d = Daemon()
+    f = Fake(d)
+    wait_for(lambda: f.dump()["cpus"][1]["decision"])
+    f.cmd("write 1 123")
+
+    def drifted():
+        return [c["drift"] for c in d.target("fake")["zones"][0]["cpus"]] == \
+            [False, True, False, False]
+    wait_for(drifted)
+    seq = f.dump()["cpus"][1]["seq"]
+    time.sleep(1.5)
+    cpu = f.dump()["cpus"][1]
+    assert cpu["seq"] == seq and cpu["word_high"] == 123, cpu
+    assert d.sql("SELECT * FROM event WHERE kind = 'drift'")
+    wait_for(lambda: d.sql("SELECT count(*) FROM decision WHERE outcome = 6 AND cpu = 1")[0][0])
+    d.ctl("set", target="fake", cpu=1, high=999)
+    wait_for(lambda: f.dump()["cpus"][1]["high"] == 999)
+    cpu = d.target("fake")["zones"][0]["cpus"][1]
+    assert cpu["pinned"] and not cpu["drift"], cpu
+    f.end()
+    d.stop()
+    replay_agrees(d)
+
+
+@test
+def a_target_that_never_acknowledges_keeps_its_outcome_and_ends_as_gone():
+    d = Daemon()
+    f = Fake(d, never_ack=True)
+    wait_for(lambda: d.sql("SELECT count(*) FROM decision WHERE outcome = 1")[0][0] >= 4)
+    f.end()
+    wait_for(lambda: d.sql("SELECT count(*) FROM decision WHERE outcome = 5")[0][0] >= 4)
+    assert not d.sql("SELECT * FROM decision WHERE outcome NOT IN (4, 5)")
+
+
+@test
+def outcomes_and_effects_are_filled_in():
+    d = Daemon(log={"effect_samples": 5})
+    f = Fake(d)
+
+    def measured():
+        return d.sql("SELECT * FROM decision WHERE outcome = 2 AND effect_n BETWEEN 1 AND 5 AND "
+                     "after_alloc_pages > 0 AND before_alloc_pages > 0")
+    rows = wait_for(measured)
+    assert f.dump()["cpus"] and rows
+
+
+@test
+def a_client_that_never_reads_is_bounded_and_harms_nobody():
+    d = Daemon(control={"max_queue_bytes": 65536})
+    f = Fake(d, targets=4, cpus=64)
+    s = socketlib.socket(socketlib.AF_UNIX)
+    defer(s.close)
+    s.connect(d.socket + ".ctl")
+    s.setblocking(False)
+    sent = 0
+    end = time.monotonic() + 3
+    while time.monotonic() < end and sent < 4000000:
+        try:
+            sent += s.send(b'{"cmd":"targets"}\n' * 500)
+        except BlockingIOError:
+            time.sleep(0.05)
+            if sent > 200000:
+                break
+    rss = [int(x.split()[1]) for x in open(f"/proc/{d.proc.pid}/status") if x.startswith("VmRSS")][0]
+    assert rss < 60000 * (8 if VARIANT != "release" else 1), f"{rss} KiB"
+    assert d.ctl("version")["n_targets"] == 4
+    # what it sent is answered in order once it reads
+    s.setblocking(True)
+    s.settimeout(10 * SLOW)
+    got = b""
+    while got.count(b"\n") < 1000:
+        got += s.recv(65536)
+    assert all(json.loads(x)["ok"] for x in got.split(b"\n")[:1000])
+    r = d.ctl_raw({"cmd": "status"})
+    assert not r["ok"] and "max_queue_bytes" in r["error"], str(r)[:200]
+    assert d.ctl_raw({"cmd": "status", "target": f.id})["ok"]
+
+
+@test
+def lines_that_are_too_long_and_clients_that_are_too_many_are_turned_away():
+    d = Daemon(control={"max_clients": 3})
+    r = d.ctl_raw('{"cmd":"' + "x" * 70000)
+    assert not r["ok"] and "65536" in r["error"], r
+    idle = []
+    for _ in range(3):
+        s = socketlib.socket(socketlib.AF_UNIX)
+        s.connect(d.socket + ".ctl")
+        defer(s.close)
+        idle.append(s)
+
+    def turned_away():
+        try:
+            return "too many" in d.ctl_raw({"cmd": "version"}).get("error", "")
+        except OSError:
+            return True
+    wait_for(turned_away)
+    idle[0].close()
+    wait_for(lambda: d.ctl_raw({"cmd": "version"})["ok"])
+
+
+@test
+def many_requests_in_one_write_are_answered_in_order():
+    d = Daemon()
+    with socketlib.socket(socketlib.AF_UNIX) as s:
+        s.connect(d.socket + ".ctl")
+        s.sendall(b'{"cmd":"version"}\n\n{"cmd":"nope"}\n{"cmd":"targets"}\n')
+        s.shutdown(socketlib.SHUT_WR)
+        got = b""
+        while True:
+            more = s.recv(65536)
+            if not more:
+                break
+            got += more
+    a = [json.loads(x) for x in got.splitlines()]
+    assert [x["ok"] for x in a] == [True, False, True], a
+
+
+@test
+def other_users_may_look_but_not_change():
+    if os.geteuid() != 0:
+        skip("needs root to become another user")
+    d = Daemon(control={"mode": "0666"})
+    os.chmod(d.dir, 0o755)
+    f = Fake(d)
+    code = ("import socket,sys,os\nos.setuid(65534)\ns=socket.socket(socket.AF_UNIX)\n"
+            "s.connect(sys.argv[1])\n"
+            "s.sendall(sys.argv[2].encode()+b'\\n')\nprint(s.recv(1<<20).decode())")
+
+    def as_nobody(**request):
+        r = run([sys.executable, "-c", code, d.socket + ".ctl", json.dumps(request)])
+        assert r.returncode == 0, r
+        return json.loads(r.stdout)
+    if not all(os.stat(p).st_mode & 1 for p in (d.dir, os.path.dirname(d.dir))):
+        skip("the temporary directory is closed to other users")
+    assert as_nobody(cmd="targets")["ok"]
+    assert as_nobody(cmd="policy", target=f.id)["ok"]
+    for request in (dict(cmd="set", target=f.id, high=100), dict(cmd="unset", target=f.id),
+                    dict(cmd="policy", target=f.id, policy="static")):
+        r = as_nobody(**request)
+        assert not r["ok"] and r["code"] == "denied", r
+
+
+main()

@@ -191,17 +191,17 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* How long there is nothing to do. */
-static uint64_t sleep_ms(const struct look *l, bool returning, enum pcpa_attach attach)
+/* How long there is nothing to do. pending: memory is to go back; returned: and some just did. */
+static uint64_t sleep_ms(const struct look *l, bool pending, bool returned, enum pcpa_attach attach)
 {
 	uint64_t ms = attach == PCPA_ATTACH_DONE ? ATTACHED_MS : LONG_MS;
 	uint64_t until = pcpa_get(&pcpa_heap.header->lease_until_ns);
 
-	if (l->watch || returning)
+	if (l->watch || pending)
 		ms = TICK_MS;
 	if (l->watch)
 		ms = least(ms, pcpa_heap.idle_ms < 10 ? 10 : pcpa_heap.idle_ms);
-	if (returning)
+	if (returned)
 		ms = least(ms, RETURN_MS);
 	if (until && until != UINT64_MAX && until > l->now)
 		ms = least(ms, (until - l->now) / MS + 1);
@@ -225,7 +225,7 @@ static void *agent(void *unused)
 		uint32_t wake = __atomic_load_n(&pcpa_heap.header->wake, __ATOMIC_ACQUIRE);
 		struct look l = {.now = pcpa_now_ns(), .lease = pcpa_lease_valid()};
 		enum pcpa_attach attach = pcpa_attach_step();
-		bool returning;
+		bool pending, returned;
 		uint64_t ms;
 
 		pcpa_proc_add(&pcpa_heap.proc->agent_ticks, 1);
@@ -233,11 +233,10 @@ static void *agent(void *unused)
 		if (l.tick)
 			next_tick = l.now + TICK_MS * MS;
 		look_at_cpus(&l);
-		returning = look_at_zones(l.tick);
-		if (returning)
-			pcpa_return_pages(SLACK_PAGES, RETURN_PAGES, COLD_TICKS, 1);
-		ms = sleep_ms(&l, returning, attach);
-		if (!l.watch && !returning)
+		pending = look_at_zones(l.tick);
+		returned = pending && pcpa_return_pages(SLACK_PAGES, RETURN_PAGES, COLD_TICKS, 1);
+		ms = sleep_ms(&l, pending, returned, attach);
+		if (!l.watch && !pending)
 			__atomic_store_n(&pcpa_agent_bell, 1, __ATOMIC_RELEASE);
 		sleep_on(wake, ms ? ms : 1);
 	}

@@ -231,7 +231,7 @@ static inline void free_block(void *block, unsigned order, const void *caller)
 		return;
 	z = check_block(block, order, caller);
 	if (z)
-		pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, 1, &block);
+		pcpa_pcp_free(z, pcpa_cpu_slot(), order, block);
 	errno = saved;
 }
 

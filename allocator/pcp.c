@@ -48,14 +48,17 @@ void pcpa_pcp_lock(struct pcptune_cpu_block *b)
  * that all go to the zone. So let it run once. A second failure is a remote owner, or ourselves
  * below a signal handler: to the zone, as the kernel does.
  */
-static bool enter(struct pcptune_cpu_block *b)
+static __attribute__((noinline, cold)) bool enter_hard(struct pcptune_cpu_block *b)
 {
-	if (__builtin_expect(pcpa_pcp_trylock(b), 1))
-		return true;
 	if (pcpa_in_zone)
 		return false;
 	pcpa_yield();
 	return pcpa_pcp_trylock(b);
+}
+
+static inline bool enter(struct pcptune_cpu_block *b)
+{
+	return __builtin_expect(pcpa_pcp_trylock(b), 1) || enter_hard(b);
 }
 
 /* ---- words ---- */
@@ -165,9 +168,11 @@ static inline void state_store(struct pcptune_pcp *p, const struct pcptune_rule_
 			pcpa_count(&p->high_raised, 1);
 		pcpa_put(&p->high, s->high);
 	}
-	pcpa_put(&p->alloc_factor, s->alloc_factor);
+	if (pcpa_get(&p->alloc_factor) != s->alloc_factor)
+		pcpa_put(&p->alloc_factor, s->alloc_factor);
+	if (pcpa_get(&p->flags) != s->flags)
+		pcpa_put(&p->flags, s->flags);
 	pcpa_put(&p->free_count, s->free_count);
-	pcpa_put(&p->flags, s->flags);
 }
 
 static uint32_t max_move(const struct pcptune_pcp *p)
@@ -474,7 +479,7 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 /* ---- refill ---- */
 
 /*
- * Takes n blocks of the zone onto the tail, in the order the zone gives them (ascending within
+ * Takes n blocks of the zone onto the tail of an empty list, in the order the zone gives them (ascending within
  * what was split), so that the first is handed out first. Returns how many there were.
  */
 static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
@@ -483,6 +488,8 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	int64_t tail = pcpa_get(&l->tail);
 	uint32_t got = 0;
 
+	/* an empty list may begin anywhere: in the middle, where the ring's memory is warm */
+	l->reserved = l->limit / 2 - (uint32_t)tail;
 	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
 	for (; got < n; got++) {
 		uint32_t pfn = pcpa_zone_take(z, order, PCPA_LISTED);
@@ -555,14 +562,12 @@ static void free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *
 
 /* ---- allocation and free ---- */
 
-/* With the lists locked; may go to the zone. */
-static void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
-			 unsigned order)
+/* The list is empty. */
+static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcptune_cpu_block *b,
+						 unsigned list, unsigned order)
 {
 	struct pcptune_list *l = &b->list[list];
 
-	if (__builtin_expect(list_count(l) != 0, 1))
-		return pop(z, b, l, order);
 	if (pcpa_in_zone)
 		return NULL;
 	if (!pcpa_pcp_ready(b))
@@ -570,6 +575,15 @@ static void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsig
 	if (!l->limit || !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
 		return alloc_direct(z, b, order, false);
 	return refill(z, b, list, order) ? pop(z, b, l, order) : NULL;
+}
+
+/* With the lists locked; may go to the zone. */
+static inline void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+				unsigned order)
+{
+	if (__builtin_expect(list_count(&b->list[list]) != 0, 1))
+		return pop(z, b, &b->list[list], order);
+	return take_hard(z, b, list, order);
 }
 
 void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
@@ -619,9 +633,18 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 	return list_count(&b->list[list]) < b->list[list].limit;
 }
 
+static __attribute__((noinline)) void drain_full(struct pcpa_zone *z, struct pcptune_cpu_block *b,
+						 unsigned list, uint32_t pages, bool fired)
+{
+	fold_ops(b);
+	pcpa_pcp_drain(z, b, list, pages, fired ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL,
+		       PCPA_PATH_FREE);
+	pcpa_pcp_control(z, b, PCPA_PATH_FREE);
+}
+
 /* With the lists locked. False: the block has to go to the zone. */
-static bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list, void *block,
-		       unsigned order)
+static inline bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+			      void *block, unsigned order)
 {
 	struct pcptune_list *l = &b->list[list];
 	struct pcptune_rule_state s;
@@ -637,13 +660,25 @@ static bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 	pages = pcptune_rules_free(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state),
 				   &fired);
 	state_store(&b->pcp, &s);
-	if (__builtin_expect(pages && !pcpa_in_zone, 0)) {
-		fold_ops(b);
-		pcpa_pcp_drain(z, b, list, pages, fired ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL,
-			       PCPA_PATH_FREE);
-		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
-	}
+	if (__builtin_expect(pages && !pcpa_in_zone, 0))
+		drain_full(z, b, list, pages, fired);
 	return true;
+}
+
+void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *block)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+	unsigned list = list_of[order];
+	bool done;
+
+	if (list == NO_LIST || !enter(b)) {
+		free_direct(z, b, block, order, list != NO_LIST);
+		return;
+	}
+	done = put_locked(z, b, list, block, order);
+	pcpa_pcp_unlock(b);
+	if (__builtin_expect(!done, 0))
+		free_direct(z, b, block, order, false);
 }
 
 void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,

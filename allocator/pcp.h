@@ -56,7 +56,8 @@ void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order);
 /* Up to n blocks; the state of the rules for consecutive frees does not move. */
 size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			   void **blocks);
-/* Blocks of one order in zone z, checked by the caller. Always succeeds. */
+/* Blocks of one order in zone z, checked by the caller. Always succeed. */
+void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *block);
 void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			void *const *blocks);
 

@@ -13,7 +13,7 @@
  *   PCPALLOC_CPUS=N      threads are spread round-robin over N virtual CPUs (1 .. 4096)
  *   PCPALLOC_ZONES=N     number of zones (1 .. 8); default one for each NUMA node
  *   PCPALLOC_SIZE=BYTES  size of each reservation (k, m, g, t suffixes)
- *   PCPALLOC_RULES=g0|g1|g4  generation to start with, default g4
+ *   PCPALLOC_RULES=g0|g1|g4|gx  generation to start with, default g4
  *   PCPALLOC_HIGH=PAGES, PCPALLOC_BATCH=PAGES  fixed values to start with
  *   PCPALLOC_AGENT=0     no agent thread: no decay, no trims, no return of memory
  *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000
@@ -24,12 +24,16 @@
  *
  * Signals. pcpa_alloc() and pcpa_free() may be called from a signal handler, also when it
  * interrupted one of them. An allocation may then fail (NULL, errno EAGAIN) where it would have to
- * wait for a lock that the interrupted thread holds; a free always succeeds (it is put off).
+ * wait for a lock that the interrupted thread holds; a free always succeeds (it is put off). The
+ * first allocation of a process starts a thread, which no handler may do: allocate once before
+ * such handlers can run. The same holds for the first allocation in the child of a fork.
  *
  * Fork. The child keeps every block that was allocated, and all lists, as its own copies. It drops
  * the segment, the socket and the agent thread of the parent and starts its own at its next
  * refill. Its counters begin at zero; what it inherited is in the zone gauges inherited_*. fork()
- * may be called while other threads allocate. vfork() children must not allocate before exec.
+ * may be called while other threads allocate, but not from a handler that interrupted a call. A
+ * child made by vfork() or by a system call that runs no fork handlers must not allocate before
+ * exec.
  *
  * Errors. The library never ends the process and never writes to standard error. Failures are
  * return values with errno; misuse goes to the callback of pcpa_set_error_callback().

@@ -405,7 +405,7 @@ static void damage_child(void)
 	CHECK(pcpa_audit(&what) == -EUCLEAN && strstr(what, "in use"));
 	b->zctr.free_direct--;
 	ring = (uint64_t *)(uintptr_t)b->list[0].private_ring;
-	ring[b->list[0].limit - 1] = ring[b->list[0].limit - 2];
+	ring[b->list[0].limit / 2 - 1] = ring[b->list[0].limit / 2 - 2];
 	CHECK(pcpa_audit(&what) == -EUCLEAN && what);
 }
 

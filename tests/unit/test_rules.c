@@ -286,6 +286,25 @@ static void g1_doubles_drains(void **state)
 	assert_int_equal(pcptune_rules_free(&s, 0, 252, PCPTUNE_ZS_RECLAIM_ACTIVE, &fired), 252);
 }
 
+/* high is what it was set to, whatever happens; consecutive high-order frees stay. */
+static void gx_keeps_high(void **state)
+{
+	struct pcptune_rule_state s = g4(3000, 100, 51200);
+	bool fired;
+
+	(void)state;
+	s.rules = PCPTUNE_RULES_GX;
+	for (uint32_t n = 63; n <= 2016; n *= 2)
+		assert_int_equal(pcptune_rules_refill(&s, 0, 0, 0), n);
+	for (int i = 0; i < 2000; i++) {
+		assert_int_equal(pcptune_rules_free(&s, 1, 2999, 0, &fired), 0);
+		assert_false(fired);
+	}
+	assert_int_equal(pcptune_rules_free(&s, 1, 3000, 0, &fired), 2016);
+	assert_int_equal(pcptune_rules_tick(&s, 5000), 0);
+	assert_int_equal(s.high, 3000);
+}
+
 static void names(void **state)
 {
 	(void)state;
@@ -309,11 +328,12 @@ static uint32_t next_random(uint32_t n)
 /* Whatever comes in, high stays in its bounds and no move is larger than what is there. */
 static void any_input_keeps_bounds(void **state)
 {
-	static const uint32_t ids[] = {PCPTUNE_RULES_G0, PCPTUNE_RULES_G1, PCPTUNE_RULES_G4};
+	static const uint32_t ids[] = {PCPTUNE_RULES_G0, PCPTUNE_RULES_G1, PCPTUNE_RULES_G4,
+				       PCPTUNE_RULES_GX};
 
 	(void)state;
 	for (int i = 0; i < 200000; i++) {
-		struct pcptune_rule_state s = {.rules = ids[i % 3]};
+		struct pcptune_rule_state s = {.rules = ids[i % 4]};
 		uint32_t count, n;
 		bool fired;
 
@@ -329,7 +349,7 @@ static void any_input_keeps_bounds(void **state)
 		assert_in_range(n, 1, pcptune_max_u32(2, pcptune_max_move(&s)));
 		n = pcptune_rules_free(&s, next_random(4), count, next_random(4), &fired);
 		assert_in_range(n, 0, count);
-		if (s.rules == PCPTUNE_RULES_G4)
+		if (pcptune_rules_scaled(s.rules))
 			assert_in_range(s.high, s.high_min, s.high_max);
 	}
 }
@@ -352,6 +372,7 @@ int main(void)
 		cmocka_unit_test(decay),
 		cmocka_unit_test(g0_is_fixed),
 		cmocka_unit_test(g1_doubles_drains),
+		cmocka_unit_test(gx_keeps_high),
 		cmocka_unit_test(names),
 		cmocka_unit_test(any_input_keeps_bounds),
 	};

@@ -7,7 +7,7 @@
  * to outlive it. What a process sends to us is meant for the program and is passed on. The kernel
  * marks its own signals with SI_KERNEL, which is how the two are told apart.
  *
- * All signals of the table are blocked before the program is started and taken with
+ * All signals of the table, and the real-time ones, are blocked before the program is started and taken with
  * sigwaitinfo(), so nothing here is asynchronous and nothing is lost. A program that stops on a
  * terminal signal stops us as well, so that the shell sees the job stopped; its SIGSTOP does not,
  * because whoever continues the program then does not know of us.
@@ -37,10 +37,13 @@ static void take_signals(sigset_t *taken, struct signals *before)
 {
 	struct sigaction dfl = {.sa_handler = SIG_DFL};
 	size_t i;
+	int sig;
 
 	sigemptyset(taken);
 	for (i = 0; i < sizeof(passed_on) / sizeof(passed_on[0]); i++)
 		sigaddset(taken, passed_on[i]);
+	for (sig = SIGRTMIN; sig <= SIGRTMAX; sig++)
+		sigaddset(taken, sig);
 	sigaddset(taken, SIGCHLD);
 	sigprocmask(SIG_BLOCK, taken, &before->mask);
 	/* ignored, it would make the kernel throw the exit status away */
@@ -115,6 +118,8 @@ static int wait_for_end(pid_t pid, const sigset_t *taken, struct rusage *use)
 		if (sig == SIGCHLD) {
 			if (child_changed(pid, &status, use))
 				return status;
+		} else if (info.si_code == SI_QUEUE) {
+			sigqueue(pid, sig, info.si_value);
 		} else if (info.si_code != SI_KERNEL) {
 			kill(pid, sig);
 		}

@@ -15,8 +15,8 @@
 #include <time.h>
 #include "lib/text.h"
 
-#define TRIES	 40
-#define TRY_MS	 10
+#define TRIES	 130
+#define TRY_MS	 3
 #define PAGE	 4096u
 #define NAME_COL 18
 

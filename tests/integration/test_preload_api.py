@@ -99,6 +99,12 @@ def without_address_space_the_next_malloc_serves():
 
 
 @test
+def a_full_zone_passes_requests_on():
+    for case in ("threads", "fork", "signals"):
+        api(case, PCPALLOC_SIZE="4m")
+
+
+@test
 def a_program_may_close_every_descriptor():
     api("closed")
     requires_daemon_files()

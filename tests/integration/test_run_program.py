@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """`pcptune run`: status, signals, environment, summary, private and running daemons."""
-import fcntl
 import glob
 import pty
+import select
 
 from harness import *
 
@@ -156,6 +156,14 @@ def size_bounds_choose_what_is_ours():
     assert s["malloc_bytes"] < 3000 * 9000, s
     r, s = tuned(API, "plain", "65536", "1048576", options=["--min-size=64k", "--max-size=1m"])
     assert r.returncode == 0 and not r.stdout, r
+
+
+@test
+def a_zone_that_is_too_small_passes_requests_on():
+    r, s = tuned(sys.executable, "-c", "x = [bytes(9000) for i in range(3000)]\n"
+                 "print(sum(map(len, x)))", env={"PCPALLOC_SIZE": "4m"})
+    assert r.returncode == 0 and r.stdout == "27000000\n", r
+    assert s["malloc_passed"] > 2000 and 0 < s["malloc_pages"] < 9000, s
 
 
 @test
@@ -326,7 +334,7 @@ def every_place_for_the_private_directory():
 REPORT = """
 import os, signal, sys, time
 for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
-          signal.SIGUSR2, signal.SIGWINCH, signal.SIGALRM):
+          signal.SIGUSR2, signal.SIGWINCH, signal.SIGALRM, signal.SIGRTMIN):
     signal.signal(s, lambda n, f: print(signal.Signals(n).name, flush=True))
 print(os.getpid(), flush=True)
 end = time.time() + 20
@@ -373,7 +381,7 @@ def signals_are_passed_on():
     p, _ = background(sys.executable, "-c", REPORT, f"{d}/stop")
     p.stdout.readline()
     for s in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH",
-              "SIGALRM"):
+              "SIGALRM", "SIGRTMIN"):
         p.send_signal(getattr(signal, s))
         assert p.stdout.readline() == s + "\n", s
     open(f"{d}/stop", "w").close()
@@ -451,6 +459,84 @@ def the_terminal_belongs_to_the_program():
     os.close(master)
     assert os.waitstatus_to_exitcode(status) == 4, out
     assert b"ready True" in out and b"times 1\r" in out and b"exit status 4" in out, out
+
+
+class Terminal:
+    """A program on a terminal of its own: type(), and expect() to see a text."""
+
+    def __init__(self, *cmd, env=None):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execvpe(cmd[0], cmd, {**os.environ, **(env or {})})
+        self.out = b""
+        self.at = 0
+        defer(self.end)
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def expect(self, text, timeout=10):
+        end = time.monotonic() + timeout * SLOW
+        while text.encode() not in self.out[self.at:]:
+            left = end - time.monotonic()
+            assert left > 0 and select.select([self.fd], [], [], left)[0], (text, self.out)
+            try:
+                self.out += os.read(self.fd, 65536)
+            except OSError:
+                raise AssertionError((text, self.out))
+        self.at = self.out.index(text.encode(), self.at) + len(text)
+
+    def end(self):
+        try:
+            os.kill(self.pid, signal.SIGHUP)
+            os.close(self.fd)
+            os.waitpid(self.pid, 0)
+        except OSError:
+            pass
+
+
+@test
+def job_control_in_a_shell():
+    """^Z stops the job as the shell sees it, bg and fg continue it, ^C ends it."""
+    requires_release()
+    requires("bash")
+    d = tmp()
+    t = Terminal("bash", "--norc", "--noprofile", "-i", env={"PS1": "ready> "})
+    t.expect("ready> ")
+    t.type(f"{PCPTUNE} run --db {d}/log.db -- sh -c 'echo be''gun; sleep 2; echo en''ded'\n")
+    t.expect("begun")
+    time.sleep(0.3)  # a shell that is between vfork and exec can not be stopped
+    t.type("\x1a")
+    t.expect("Stopped")
+    t.expect("ready> ")
+    t.type("jobs; fg\n")
+    t.expect("Stopped")
+    t.expect("ended")
+    t.expect("exit status 0")
+    t.expect("ready> ")
+    t.type(f"{PCPTUNE} run --db {d}/log.db -- sh -c 'echo be''gun; exec sleep 30'\n")
+    t.expect("begun")
+    t.type("\x03")
+    t.expect("signal 2")
+    t.expect("ready> ")
+    t.type("echo status $?\n")
+    t.expect("status 130")
+
+
+@test
+def a_shell_under_run_has_its_own_jobs():
+    requires_release()
+    requires("bash")
+    d = tmp()
+    t = Terminal(PCPTUNE, "run", "--db", f"{d}/log.db", "--", "bash", "--norc", "--noprofile",
+                 "-i", env={"PS1": "ready> "})
+    t.expect("ready> ")
+    t.type("sleep 30\n")
+    time.sleep(0.3)
+    t.type("\x1a")
+    t.expect("Stopped")
+    t.type("kill %1; fg; exit 3\n")
+    t.expect("exit status 3")
 
 
 @test

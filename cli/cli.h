@@ -10,7 +10,7 @@
  *
  *	struct args { const char *db; bool json; };
  *	const struct cli_option options_verify[] = {
- *		CLI_OPT_DB(struct args, db), CLI_OPT_JSON(struct args, json), {NULL},
+ *		CLI_OPT_DB(struct args, db), CLI_OPT_JSON(struct args, json), {0},
  *	};
  *	int cmd_verify(int argc, char **argv)
  *	{

@@ -37,11 +37,29 @@ static int back_from_now(const char *s, uint64_t now_us, uint64_t *ret_us)
 	return 0;
 }
 
-/* ".250", "Z", "+01:00", "+0100" after the seconds; *ret_zone: whether there was a zone */
+/* "+01:00", "-0530": seconds east of Greenwich */
+static int zone_offset(const char *s, long *ret)
+{
+	char d[5];
+	size_t i, n = 0;
+
+	for (i = 1; s[i]; i++) {
+		if (s[i] == ':' && i == 3)
+			continue;
+		if (!isdigit((unsigned char)s[i]) || n == 4)
+			return -EINVAL;
+		d[n++] = (char)(s[i] - '0');
+	}
+	if (n != 4 || d[0] * 10 + d[1] > 14 || d[2] > 5)
+		return -EINVAL;
+	*ret = ((d[0] * 10 + d[1]) * 60L + d[2] * 10 + d[3]) * 60 * (s[0] == '-' ? -1 : 1);
+	return 0;
+}
+
+/* What may stand after the seconds: ".250", and "Z" or an offset; *ret_zone: one of these did. */
 static int tail(const char *s, uint64_t *ret_frac_us, long *ret_offset, bool *ret_zone)
 {
 	uint64_t scale = US / 10;
-	int h, m;
 
 	if (*s == '.' && isdigit((unsigned char)s[1]))
 		for (s++; isdigit((unsigned char)*s); s++, scale /= 10)
@@ -49,12 +67,7 @@ static int tail(const char *s, uint64_t *ret_frac_us, long *ret_offset, bool *re
 	*ret_zone = *s != '\0';
 	if (!*s || !strcmp(s, "Z"))
 		return 0;
-	if (strspn(s, "+-") != 1 ||
-	    (sscanf(s + 1, "%2d:%2d", &h, &m) != 2 && sscanf(s + 1, "%2d%2d", &h, &m) != 2) ||
-	    h > 14 || m > 59)
-		return -EINVAL;
-	*ret_offset = (h * 60L + m) * 60 * (*s == '-' ? -1 : 1);
-	return 0;
+	return *s == '+' || *s == '-' ? zone_offset(s, ret_offset) : -EINVAL;
 }
 
 static int calendar(const char *s, const struct tm *today, uint64_t *ret_us)

@@ -127,7 +127,8 @@ struct cpu_state {
 struct state {
 	uint64_t cpu_us, wait_us; /* of the target, over about MEMORY_US */
 	uint32_t ppm;
-	uint32_t pressed; /* some CPU got less than it needs */
+	uint32_t pressed;      /* some CPU got less than it needs */
+	uint32_t floor, batch; /* of this target: decay stops there */
 	struct cpu_state cpu[];
 };
 
@@ -142,6 +143,8 @@ static int init(void *state, const struct pcptune_shape *shape, const int64_t *p
 {
 	struct state *st = state;
 
+	st->batch = pcptune_zone_batch(zone_managed(shape));
+	st->floor = p[P_FLOOR] ? pcptune_max_u32((uint32_t)p[P_FLOOR], 4) : 6 * st->batch;
 	for (uint32_t i = 0; i < shape->n_zones * shape->n_cpus; i++)
 		st->cpu[i].hold_us = (uint64_t)p[P_HOLD] * 1000;
 	return 0;
@@ -151,7 +154,8 @@ static int init(void *state, const struct pcptune_shape *shape, const int64_t *p
 
 static uint64_t fade(uint64_t v, uint64_t dt_us)
 {
-	return dt_us >= MEMORY_US ? 0 : v - v * dt_us / MEMORY_US;
+	/* rounded up, so that what is at rest comes to 0 */
+	return dt_us >= MEMORY_US ? 0 : v - (v * dt_us + MEMORY_US - 1) / MEMORY_US;
 }
 
 static void range_add(struct range *r, int64_t v)
@@ -218,6 +222,16 @@ static void add_deltas(struct cpu_state *cs, const struct pcptune_cpu *c)
 	cs->net += frees - allocs;
 }
 
+static void fade_sums(struct cpu_state *cs, uint64_t dt_us)
+{
+	cs->traffic = fade(cs->traffic, dt_us);
+	cs->in = fade(cs->in, dt_us);
+	cs->out = fade(cs->out, dt_us);
+	cs->refills = fade(cs->refills, dt_us);
+	cs->wait_us = fade(cs->wait_us, dt_us);
+	cs->wait_alloc_us = fade(cs->wait_alloc_us, dt_us);
+}
+
 /*
  * Within an interval a list may have been further up or down than at its ends, by no more than the
  * smaller of what was allocated and what was freed.
@@ -238,16 +252,11 @@ static uint32_t whole_swing(const struct cpu_state *cs, uint32_t seen)
 }
 
 static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
-		      const struct pcptune_sample *s)
+		      const struct pcptune_sample *s, const int64_t *p)
 {
 	uint64_t hidden = hidden_by(c);
 
-	cs->traffic = fade(cs->traffic, s->dt_us);
-	cs->in = fade(cs->in, s->dt_us);
-	cs->out = fade(cs->out, s->dt_us);
-	cs->refills = fade(cs->refills, s->dt_us);
-	cs->wait_us = fade(cs->wait_us, s->dt_us);
-	cs->wait_alloc_us = fade(cs->wait_alloc_us, s->dt_us);
+	fade_sums(cs, s->dt_us);
 	if (c->flags & PCPTUNE_CPU_ACTIVE && plausible(c)) {
 		if (c->alloc_pages || c->free_pages)
 			cs->active = s->time_us;
@@ -263,7 +272,7 @@ static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
 	}
 	cs->hidden_now = hidden > cs->hidden_now ? hidden : cs->hidden_now;
 	cs->missed = 0;
-	if (cs->traffic)
+	if (cs->traffic >= (uint64_t)p[P_TRAFFIC]) /* of a few pages a share says nothing */
 		cs->missed = (uint32_t)(2000 * (cs->in < cs->out ? cs->in : cs->out) / cs->traffic);
 }
 
@@ -369,12 +378,6 @@ static void note_raise(struct cpu_state *cs, const struct pcptune_cpu *c, uint32
 
 /* ---- decay ---- */
 
-static uint32_t floor_of(const struct pcptune_shape *shape, const int64_t *p)
-{
-	return p[P_FLOOR] ? pcptune_max_u32((uint32_t)p[P_FLOOR], 4)
-			  : 6 * pcptune_zone_batch(zone_managed(shape));
-}
-
 /* What this CPU is known to need, from the counts of its last one to two hold times. */
 static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t floor,
 		       uint64_t t, uint32_t *ret_swing)
@@ -411,20 +414,17 @@ static bool must_yield(const struct state *st, const struct cpu_state *cs, const
 
 /* 1: a decay was added, 2: it would be one, but its time has not come, 0: none, -1: no room */
 static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
-		 struct cpu_state *cs, const struct pcptune_cpu *c,
-		 const struct pcptune_shape *shape, const int64_t *p, uint64_t t)
+		 struct cpu_state *cs, const struct pcptune_cpu *c, const int64_t *p, uint64_t t)
 {
-	uint32_t swing, floor = floor_of(shape, p), need = needed(cs, c, floor, t, &swing);
-	uint32_t batch = pcptune_zone_batch(zone_managed(shape)), step;
+	uint32_t swing, need = needed(cs, c, st->floor, t, &swing), step;
 	bool yield = must_yield(st, cs, p, t);
 	struct pcptune_change *ch;
 
 	if (yield) {
 		swing = 0;
-		need = floor;
+		need = st->floor;
 	}
 	step = swing ? c->high / 4 : c->high / 2;
-
 	if (need >= c->high - c->high / 4 || cs->missed >= (uint32_t)p[P_MISS] / 4 + 1)
 		return 0;
 	if (!(cs->count_valid || yield) || t - cs->decayed < (uint64_t)p[P_DECAY] * 1000 ||
@@ -437,8 +437,8 @@ static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 	cs->given = ch->high;
 	range_cap(&cs->count_now, ch->high);
 	range_cap(&cs->count_before, ch->high);
-	if (!swing && c->batch > batch)
-		ch->batch = batch;
+	if (!swing && c->batch > st->batch)
+		ch->batch = st->batch;
 	ch->arg[0] = swing ? (int64_t)swing : (int64_t)((t - cs->active) / 1000);
 	ch->arg[1] = (int64_t)(cs->hold_us / 1000);
 	cs->decayed = t;
@@ -475,7 +475,7 @@ static void watch_all(struct state *st, const struct pcptune_sample *s, const in
 			cs->count_start = cs->net_start = cs->raised = cs->active = s->time_us;
 			cs->count_now = cs->count_before = (struct range){c->count, c->count};
 		}
-		watch_cpu(cs, c, s);
+		watch_cpu(cs, c, s, p);
 		forget(cs, p, s->time_us);
 		want_raise(st, cs, c, p);
 		t->used++;
@@ -602,13 +602,12 @@ static int fix(struct pcptune_decision *d, uint32_t i, struct cpu_state *cs, uin
 
 /* At most one change of one CPU; as decay(). */
 static int answer_cpu(const struct state *st, struct pcptune_decision *d, uint32_t i,
-		      struct cpu_state *cs, const struct pcptune_cpu *c,
-		      const struct pcptune_shape *shape, const int64_t *p,
+		      struct cpu_state *cs, const struct pcptune_cpu *c, const int64_t *p,
 		      const struct pcptune_sample *s, const struct tally *t)
 {
-	uint32_t cut = cut_high(c, t, floor_of(shape, p));
+	uint32_t cut = t->sum > t->budget ? cut_high(c, t, st->floor) : c->high;
 
-	if (t->sum > t->budget && cut < c->high)
+	if (cut < c->high)
 		return cpu_open(c) ? fix(d, i, cs, cut, R_OVER_BUDGET, t) : 2;
 	if (cs->granted)
 		return raise(st, d, i, cs, c, s->time_us);
@@ -620,7 +619,7 @@ static int answer_cpu(const struct state *st, struct pcptune_decision *d, uint32
 	}
 	if (want_batch(st, cs, c, p, s->time_us))
 		return raise_batch(st, d, i, cs, c, s->time_us);
-	return decay(st, d, i, cs, c, shape, p, s->time_us);
+	return decay(st, d, i, cs, c, p, s->time_us);
 }
 
 static void answer_whole(const struct state *st, struct pcptune_decision *d, const int64_t *p,
@@ -650,7 +649,6 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 		  const struct pcptune_host *host)
 {
 	struct tally t = {.budget = budget_of(shape, p)};
-	uint32_t floor = floor_of(shape, p);
 	struct state *st = state;
 
 	(void)host;
@@ -664,11 +662,11 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 
 		if (!cpu_used(c))
 			continue;
-		r = answer_cpu(st, d, i, &st->cpu[i], c, shape, p, s, &t);
+		r = answer_cpu(st, d, i, &st->cpu[i], c, p, s, &t);
 		if (r < 0)
 			return -ENOBUFS;
 		t.holding += r == 2;
-		t.above += c->high - c->high / 4 > floor; /* may decay yet */
+		t.above += c->high - c->high / 4 > st->floor; /* may decay yet */
 	}
 	st->pressed = t.cut > 0;
 	answer_whole(st, d, p, &t);

@@ -161,6 +161,28 @@ static void test_idle_list_decays(void **state)
 	model_end(&m);
 }
 
+/* Misses of a handful of pages do not keep a long list. */
+static void test_a_little_traffic_does_not_keep_a_list(void **state)
+{
+	struct model m;
+
+	(void)state;
+	model_new(&m, "contention", "", 2, MANAGED);
+	for (uint32_t n = 0; n < 3 * PER_SEC; n++) {
+		model_cycle(&m, 0, 32768, 250, 0);
+		model_step(&m);
+	}
+	assert_true(m.m[0].st.high > 33000);
+	model_free(&m, 0, m.m[0].in_use > 0 ? (uint32_t)m.m[0].in_use : 0);
+	for (uint32_t n = 0; n < 60 * PER_SEC; n++) {
+		m.cpu[0].alloc_pages = m.cpu[0].free_pages = 3; /* past the lists and back */
+		m.cpu[0].alloc_zone = m.cpu[0].free_zone = 3;
+		model_step(&m);
+	}
+	assert_true(m.m[0].st.high < 1000);
+	model_end(&m);
+}
+
 static void test_many_idle_cpus(void **state)
 {
 	struct model m;
@@ -260,6 +282,7 @@ int main(void)
 		cmocka_unit_test(test_producer_consumer),
 		cmocka_unit_test(test_one_way_without_waits_is_left_alone),
 		cmocka_unit_test(test_idle_list_decays),
+		cmocka_unit_test(test_a_little_traffic_does_not_keep_a_list),
 		cmocka_unit_test(test_many_idle_cpus),
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_budget_of_the_host),

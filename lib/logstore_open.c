@@ -302,9 +302,16 @@ static bool is_damage(int rc)
 static int rc_why(struct logstore *ls, int rc, char *why)
 {
 	int r = logstore_errno(rc, ls->db ? sqlite3_system_errno(ls->db) : 0);
+	const char *text = ls->db && !is_damage(rc) ? sqlite3_errmsg(ls->db) : sqlite3_errstr(rc);
 
-	return why_text(why, r, "%s: %s", ls->path,
-			ls->db && !is_damage(rc) ? sqlite3_errmsg(ls->db) : sqlite3_errstr(rc));
+	/* sqlite says no more than this when it can not make its files beside the database */
+	if ((rc & 0xff) == SQLITE_CANTOPEN && access(ls->path, R_OK) == 0)
+		return why_text(
+			why, -EACCES,
+			"%s: sqlite can not make PATH-shm or PATH-wal beside it, allowed: a "
+			"directory that may be written",
+			ls->path);
+	return why_text(why, r, "%s: %s", ls->path, text);
 }
 
 /* ---- for writing ---- */
@@ -386,8 +393,10 @@ int logstore_open(const char *path, const struct logstore_options *opt, struct l
 		free(aside);
 	else if (aside)
 		*ret_set_aside = aside;
-	if (r == 0)
+	if (r == 0) {
 		*ret = ls;
+		why[0] = '\0'; /* of attempts before */
+	}
 	return r;
 }
 
@@ -462,6 +471,12 @@ int logstore_open_ro(const char *path, struct logstore **ret, char *why)
 	}
 	if (rc != SQLITE_OK) {
 		r = rc_why(ls, rc, why);
+		if (r == -EACCES && !no_journal(ls))
+			why_text(why, r,
+				 "%s: a daemon that was killed left a journal, and this directory "
+				 "may "
+				 "not be written; copy the file and its -wal to another place",
+				 ls->path);
 		destroy(ls);
 		return r;
 	}

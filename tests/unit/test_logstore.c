@@ -678,6 +678,56 @@ static void test_read_after_kill(void **state)
 	fx_remove();
 }
 
+static int read_is_explained(void)
+{
+	struct logstore *ls = NULL;
+	char why[LOGSTORE_WHY] = "";
+	int r = logstore_open_ro(fx_path, &ls, why);
+
+	if (r == -EACCES && strstr(why, "copy the file and its -wal"))
+		return 0;
+	fprintf(stderr, "# %d %s\n", r, why);
+	return 1;
+}
+
+static int write_is_explained(void)
+{
+	struct logstore_options o = {.max_bytes = 8 << 20, .busy_ms = 100};
+	struct logstore *ls = NULL;
+	char why[LOGSTORE_WHY] = "";
+	int r = logstore_open(fx_path, &o, &ls, NULL, why);
+
+	if (r == -EACCES || r == -EROFS)
+		return why[0] ? 0 : 2;
+	fprintf(stderr, "# %d %s\n", r, why);
+	return 1;
+}
+
+/* A journal without its -shm, where neither may be written: not readable, and said so. */
+static void test_journal_alone(void **state)
+{
+	pid_t pid = fork();
+	char p[200];
+	int st;
+
+	(void)state;
+	if (pid == 0)
+		write_and_die();
+	waitpid(pid, &st, 0);
+	snprintf(p, sizeof(p), "%s-shm", fx_path);
+	assert_int_equal(unlink(p), 0);
+	allow_reading(0555);
+	assert_int_equal(as_other(read_is_explained), 0);
+	assert_int_equal(as_other(write_is_explained), 0);
+	chmod(fx_dir, 0755);
+	assert_int_equal(as_other(write_is_explained), 0);
+	chmod(fx_path, 0644);
+	snprintf(p, sizeof(p), "%s-wal", fx_path);
+	chmod(p, 0644);
+	assert_int_equal(as_other(read_one), 0);
+	fx_remove();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -695,6 +745,7 @@ int main(void)
 		cmocka_unit_test(test_check_finds_damage),
 		cmocka_unit_test(test_read_in_unwritable_directory),
 		cmocka_unit_test(test_read_after_kill),
+		cmocka_unit_test(test_journal_alone),
 	};
 
 	return cmocka_run_group_tests(tests, fx_set_up, fx_tear_down);

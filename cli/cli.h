@@ -171,7 +171,7 @@ json_t *cli_target(const char *word);
 
 /*
  * The database to read, malloc'ed: db if given, else that of the running daemon, else the default
- * one, else the newest run-*.db beside it. NULL: none, and why says what was looked at.
+ * one, else the newest that `run` left. NULL: none, and why says what was looked at.
  */
 char *cli_db_path(const char *db, const char *socket, char *why);
 /* cli_db_path() opened for reading. -1: *ret is open; else said, and the exit status. */

@@ -9,7 +9,7 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <libgen.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,35 +144,75 @@ static bool is_run_db(const char *name)
 	return n > 7 && !strncmp(name, "run-", 4) && !strcmp(name + n - 3, ".db");
 }
 
-/* The newest run-*.db in dir; NULL: none. */
-static char *newest_run(const char *dir)
+struct newest {
+	char *path; /* NULL: none yet */
+	struct timespec t;
+};
+
+static bool later(struct timespec a, struct timespec b)
+{
+	return a.tv_sec != b.tv_sec ? a.tv_sec > b.tv_sec : a.tv_nsec > b.tv_nsec;
+}
+
+/* Ours, or root's: names in /tmp can be taken by anybody. */
+static DIR *open_own(const char *dir)
 {
 	DIR *d = opendir(dir);
-	struct timespec best = {0, 0};
-	char *found = NULL, *path;
+	struct stat st;
+
+	if (d && !fstat(dirfd(d), &st) && (st.st_uid == geteuid() || !st.st_uid) &&
+	    !(st.st_mode & S_IWOTH))
+		return d;
+	if (d)
+		closedir(d);
+	return NULL;
+}
+
+/* Takes over the newest run-*.db of dir if it is newer than what is known. */
+static void look_in(const char *dir, struct newest *best)
+{
+	DIR *d = open_own(dir);
 	struct dirent *e;
 	struct stat st;
+	char *path;
 
 	while (d && (e = readdir(d))) {
 		if (!is_run_db(e->d_name) || fstatat(dirfd(d), e->d_name, &st, 0) ||
-		    !S_ISREG(st.st_mode))
-			continue;
-		if (st.st_mtim.tv_sec < best.tv_sec ||
-		    (st.st_mtim.tv_sec == best.tv_sec && st.st_mtim.tv_nsec <= best.tv_nsec) ||
+		    !S_ISREG(st.st_mode) || !later(st.st_mtim, best->t) ||
 		    asprintf(&path, "%s/%s", dir, e->d_name) < 0)
 			continue;
-		free(found);
-		found = path;
-		best = st.st_mtim;
+		free(best->path);
+		*best = (struct newest){path, st.st_mtim};
 	}
 	if (d)
 		closedir(d);
-	return found;
+}
+
+/* All places in which `run` may have left a log: root's runs are not beside the system's log. */
+static char *newest_run(const char *standard)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	struct newest best = {NULL, {0, 0}};
+	char dir[PATH_MAX];
+	char *slash;
+
+	snprintf(dir, sizeof(dir), "%s", standard);
+	slash = strrchr(dir, '/');
+	if (slash)
+		*slash = '\0';
+	look_in(dir, &best);
+	if (state && snprintf(dir, sizeof(dir), "%s/pcptune", state) < (int)sizeof(dir))
+		look_in(dir, &best);
+	if (home && snprintf(dir, sizeof(dir), "%s/.local/state/pcptune", home) < (int)sizeof(dir))
+		look_in(dir, &best);
+	snprintf(dir, sizeof(dir), "/tmp/pcptune-%u", (unsigned)geteuid());
+	look_in(dir, &best);
+	return best.path;
 }
 
 char *cli_db_path(const char *db, const char *socket, char *why)
 {
-	char *standard, *copy, *path;
+	char *standard, *path;
 
 	if (db)
 		return strdup(db);
@@ -182,14 +222,12 @@ char *cli_db_path(const char *db, const char *socket, char *why)
 	standard = config_default_log();
 	if (!standard || !access(standard, F_OK))
 		return standard;
-	copy = strdup(standard);
-	path = copy ? newest_run(dirname(copy)) : NULL;
+	path = newest_run(standard);
 	if (!path)
 		snprintf(why, CLI_WHY,
-			 "no log: no daemon is running, there is no %s and no run-*.db beside it; "
-			 "name one with --db",
+			 "no log: no daemon is running, there is no %s, and `pcptune run` left no "
+			 "run-*.db; name one with --db",
 			 standard);
-	free(copy);
 	free(standard);
 	return path;
 }
@@ -202,6 +240,8 @@ int cli_open_log(const char *db, const char *socket, struct logstore **ret)
 
 	if (!path)
 		return cli_error("%s", why);
+	if (!db && isatty(STDERR_FILENO))
+		fprintf(stderr, "log: %s\n", path);
 	why[0] = '\0';
 	r = logstore_open_ro(path, ret, why);
 	if (!r) {

@@ -5,6 +5,7 @@ import datetime
 
 from harness import *
 from cli_fake import DAEMON, Fake
+from cli_screen import Screen
 
 MKLOG = os.path.join(TOOLS, "cli_mklog")
 ENV = {"PCPTUNE_POLICY_PATH": POLICIES, "TZ": "UTC"}
@@ -292,6 +293,33 @@ def which_log_is_read_when_none_is_named():
     os.utime(os.path.join(state, "pcptuned.db"), (1, 1))
     r = as_user(d, "explain", "1", "-j", env=env)
     assert json.loads(r.stdout)["db"] == state + "/pcptuned.db", "the default one wins, old or not"
+
+
+@test
+def the_log_of_a_run_is_found_by_root_too():
+    d = tmp()
+    if os.path.exists("/var/lib/pcptune"):
+        skip("this system has logs of its own")
+    env = {"XDG_STATE_HOME": "", "HOME": d, "PCPTUNE_SOCKET": os.path.join(d, "none")}
+    db = mklog(os.path.join(d, ".local/state/pcptune/run-20261130-1.db"))
+    assert json.loads(cli("explain", "1", "-j", env=env).stdout)["db"] == db
+    s = Screen(PCPTUNE, "log", env={**ENV, **env}, cols=200)
+    s.wait(f"log: {db}")
+    s.wait("1 page_fault1 .*contention .*high 378 -> 756")
+    assert s.end() == 0
+
+
+@test
+def a_directory_that_others_may_write_is_not_searched():
+    d = tmp()
+    if os.path.exists("/var/lib/pcptune"):
+        skip("this system has logs of its own")
+    env = {"XDG_STATE_HOME": d, "HOME": d, "PCPTUNE_SOCKET": os.path.join(d, "none")}
+    mklog(os.path.join(d, "pcptune/run-1.db"))
+    assert cli("explain", "1", env=env).returncode == 0
+    os.chmod(os.path.join(d, "pcptune"), 0o777)
+    r = cli("explain", "1", env=env)
+    assert r.returncode == 1 and "no log" in r.stderr, r
 
 
 @test

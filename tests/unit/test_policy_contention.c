@@ -82,6 +82,34 @@ static void test_steady_cycles(void **state)
 	}
 }
 
+/* Swings of random size and length, the same mix all the time. */
+static void test_steady_noise(void **state)
+{
+	(void)state;
+	for (uint32_t seed = 1; seed <= 12; seed++) {
+		struct model m;
+		uint32_t x = seed * 2654435761u;
+
+		model_new(&m, "contention", "", 3, MANAGED);
+		m.cpu_us = 150000;
+		for (uint32_t n = 0; n < TEN_MIN;) {
+			uint32_t swing = 500 + (x >> 8) % (1000 * seed), half = 1 + (x >> 4) % 6;
+
+			x = x * 1664525u + 1013904223u;
+			for (uint32_t k = 0; k < half; k++, n++) {
+				model_alloc(&m, 0, swing / half);
+				model_step(&m);
+			}
+			for (uint32_t k = 0; k < half; k++, n++) {
+				model_free(&m, 0, swing / half);
+				model_step(&m);
+			}
+		}
+		assert_steady(&m, "noise");
+		model_end(&m);
+	}
+}
+
 /* Bursts with pauses of every length: a decay in a pause may be wrong once. */
 static void test_burst_and_pause(void **state)
 {
@@ -278,6 +306,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_page_fault1),
 		cmocka_unit_test(test_steady_cycles),
+		cmocka_unit_test(test_steady_noise),
 		cmocka_unit_test(test_burst_and_pause),
 		cmocka_unit_test(test_producer_consumer),
 		cmocka_unit_test(test_one_way_without_waits_is_left_alone),

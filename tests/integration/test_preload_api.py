@@ -129,6 +129,22 @@ def an_empty_range_passes_everything_on():
 
 
 @test
+def every_name_is_there_and_no_other():
+    requires_release()
+    requires("nm")
+    r = run(["nm", "-D", "--defined-only", PRELOAD])
+    names = {line.split()[-1] for line in r.stdout.splitlines()}
+    ours = {n for n in names if n.startswith("pcpa_")}
+    with open(os.path.join(ROOT, "include/pcpalloc.h")) as f:
+        api = set(re.findall(r"PCPA_API [^;(]*?(pcpa_\w+)\(", f.read()))
+    assert ours == api and len(api) > 10, ours ^ api
+    assert names - ours == {
+        "malloc", "calloc", "realloc", "reallocarray", "free", "cfree", "free_sized",
+        "free_aligned_sized", "memalign", "posix_memalign", "aligned_alloc", "valloc", "pvalloc",
+        "malloc_usable_size"}, names - ours
+
+
+@test
 def a_malloc_of_the_program_wins():
     requires_release()
     own = os.path.join(TOOLS, "preload_own")

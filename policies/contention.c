@@ -40,7 +40,7 @@ static const struct pcptune_param params[N_PARAMS] = {
 		    "shortest time from a raise to a decay, and what a decay looks back", NULL},
 	[P_DECAY] = {"decay_ms", PCPTUNE_PARAM_INT, 0, 100, 600000, 1000, "ms",
 		     "time between two steps of a decay", NULL},
-	[P_BATCH_MAX] = {"batch_max", PCPTUNE_PARAM_INT, 0, 1, PCPTUNE_MAX_BATCH, 252, "pages",
+	[P_BATCH_MAX] = {"batch_max", PCPTUNE_PARAM_INT, 0, 1, PCPTUNE_MAX_BATCH, 126, "pages",
 			 "batch is never raised above", NULL},
 };
 

@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,22 +97,56 @@ static int connect_to(const char *path, int *ret_fd, char *why)
 	return 0;
 }
 
+static bool nobody_there(int r)
+{
+	return r == -ENOENT || r == -ECONNREFUSED;
+}
+
+/*
+ * A user whose own daemon is not there may ask the one of the system, which is where programs look
+ * next, too. The cause that is reported is that of the first place.
+ */
+static int connect_system(struct ctlclient *c, int r)
+{
+	char *path = config_control_socket("/run/pcptune/sock");
+	char why[WHY_SIZE];
+
+	if (path && strcmp(path, c->path) != 0 && connect_to(path, &c->fd, why) == 0) {
+		free(c->path);
+		c->path = path;
+		return 0;
+	}
+	free(path);
+	return r;
+}
+
+static int connect_first(struct ctlclient *c, const char *socket_path, char *why)
+{
+	const char *env = getenv("PCPTUNE_SOCKET");
+	char *base = socket_path ? NULL : config_default_socket();
+	int r;
+
+	if (socket_path || base)
+		c->path = config_control_socket(socket_path ? socket_path : base);
+	free(base);
+	if (!c->path)
+		return fail(why, -ENOMEM, "no memory");
+	r = connect_to(c->path, &c->fd, why);
+	if (nobody_there(r) && !socket_path && !(env && *env))
+		r = connect_system(c, r);
+	return r;
+}
+
 int ctlclient_open(const char *socket_path, struct ctlclient **ret, char *why)
 {
 	struct ctlclient *c = calloc(1, sizeof(*c));
-	char *base = socket_path ? NULL : config_default_socket();
-	int r = -ENOMEM;
+	int r;
 
-	if (c && (socket_path || base))
-		c->path = config_control_socket(socket_path ? socket_path : base);
-	free(base);
-	if (!c || !c->path)
-		fail(why, r, "no memory");
-	else
-		r = connect_to(c->path, &c->fd, why);
+	if (!c)
+		return fail(why, -ENOMEM, "no memory");
+	r = connect_first(c, socket_path, why);
 	if (r < 0) {
-		if (c)
-			free(c->path);
+		free(c->path);
 		free(c);
 		return r;
 	}

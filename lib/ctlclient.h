@@ -11,7 +11,8 @@
 struct ctlclient;
 
 /*
- * socket: the target socket's path (".ctl" is added); NULL: the default. -ENOENT, -ECONNREFUSED: no
+ * socket: the target socket's path (".ctl" is added); NULL: the default, and
+ * when nobody listens there, /run/pcptune/sock (not when $PCPTUNE_SOCKET says where). -ENOENT, -ECONNREFUSED: no
  * daemon; -EACCES. why: 256 bytes.
  */
 int ctlclient_open(const char *socket, struct ctlclient **ret, char *why);

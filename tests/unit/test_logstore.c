@@ -7,6 +7,7 @@
 #include <linux/capability.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include "logstore_fixture.h"
 
 /* ---- round trips ---- */
@@ -382,6 +383,32 @@ static void test_transactions(void **state)
 	fx_remove();
 }
 
+/* Somebody else writes: an error within the time-out, and all is well after. */
+static void test_busy(void **state)
+{
+	struct logstore *a = fx_open(8 << 20), *b = NULL;
+	struct logstore_options o = {.max_bytes = 8 << 20, .busy_ms = 50};
+	struct fx_ids x = fx_begin(a);
+	struct timespec t0, t1;
+	char why[LOGSTORE_WHY];
+
+	(void)state;
+	assert_int_equal(logstore_open(fx_path, &o, &b, NULL, why), 0);
+	OK(a, logstore_begin(a));
+	OK(a, logstore_event(a, x.run, 0, fx_t(1), "a", "first"));
+	clock_gettime(CLOCK_MONOTONIC, &t0);
+	assert_int_equal(logstore_begin(b), -EBUSY);
+	assert_int_equal(logstore_event(b, x.run, 0, fx_t(1), "b", "refused"), -EBUSY);
+	clock_gettime(CLOCK_MONOTONIC, &t1);
+	assert_true(t1.tv_sec - t0.tv_sec < 5);
+	OK(a, logstore_commit(a));
+	OK(b, logstore_event(b, x.run, 0, fx_t(1), "b", "second"));
+	assert_int_equal(fx_number(a, "SELECT count(*) FROM event"), 2);
+	logstore_close(b);
+	logstore_close(a);
+	fx_remove();
+}
+
 /* ---- the file ---- */
 
 static void write_file(const char *path, const void *data, size_t n)
@@ -737,6 +764,7 @@ int main(void)
 		cmocka_unit_test(test_targets_events_ends),
 		cmocka_unit_test(test_chunks_states),
 		cmocka_unit_test(test_transactions),
+		cmocka_unit_test(test_busy),
 		cmocka_unit_test(test_new_file),
 		cmocka_unit_test(test_not_ours),
 		cmocka_unit_test(test_newer_schema),

@@ -198,6 +198,10 @@ static void print_sample(const struct story *s)
 	char dt[48], held[64];
 
 	title("The sample it came from");
+	if (!s->d.seq) {
+		printf("  None: it was made before the target was sampled for the first time.\n");
+		return;
+	}
 	if (!s->have_sample) {
 		printf("  Sample %" PRIu64
 		       " is no longer in the log: older samples are merged to keep "

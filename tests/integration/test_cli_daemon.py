@@ -13,11 +13,12 @@ KEYS = "cpu count high high_min high_max batch alloc_zone free_high contend_pct"
 class World:
     """A daemon with one busy target; cli() talks to it."""
 
-    def __init__(self, **keys):
+    def __init__(self, target_env=None, **keys):
         keys.setdefault("default", {"policy": "static", "params": {"high": 600, "batch": 50}})
         self.d = Daemon(policy_path=POLICIES, **keys)
         self.env = {"PCPTUNE_SOCKET": self.d.socket, "PCPTUNE_POLICY_PATH": POLICIES}
-        self.target = spawn([PAGE_FAULT1, "-t", "2", "-m", "8", "-s", "60"], env=self.env,
+        self.target = spawn([PAGE_FAULT1, "-t", "2", "-m", "8", "-s", "60"],
+                            env={**self.env, **(target_env or {})},
                             stdout=subprocess.DEVNULL)
         self.d.target("page_fault1")
 
@@ -101,6 +102,24 @@ def a_decision_of_a_policy_is_explained_with_its_sample():
     out = w.cli("explain", str(rows[0]["id"])).stdout
     assert "policy      static" in out and "chosen by   default" in out, out
     assert "the fixed values: high" in out, "the sentence of the plug-in"
+
+
+@test
+def zones_and_virtual_cpus_are_told_apart():
+    w = World(target_env={"PCPALLOC_ZONES": "2", "PCPALLOC_CPUS": "3", "PCPALLOC_SIZE": "64m"})
+    w.wait_high(600)
+    t = w.json("status")["targets"][0]
+    assert [z["id"] for z in t["zones"]] == [0, 1], t
+    r = w.cli("set", "page_fault1", "high=222", "--zone", "1", "--cpu", "2")
+    assert r.returncode == 0, r
+    new = int(re.search(r"pcptune explain (\d+)", r.stdout)[1])
+    e = w.json("explain", str(new))
+    assert e["from"], e
+    assert (e["zone"], e["cpu"], e["new"]["high"]) == (1, 2, 222), e
+    assert e["from"]["values"]["high"] == e["old"]["high"], "the sample of another CPU"
+    assert "zone 1, CPU 2" in w.cli("explain", str(new)).stdout
+    assert new in [x["id"] for x in w.log("--zone", "1")]
+    assert new not in [x["id"] for x in w.log("--zone", "0")]
 
 
 @test

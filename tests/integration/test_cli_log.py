@@ -215,6 +215,16 @@ def explain_of_other_kinds_of_decisions():
 
 
 @test
+def explain_of_a_decision_before_the_first_sample():
+    db = mklog()
+    with sqlite3.connect(db) as c:
+        c.execute("UPDATE decision SET seq = 0 WHERE id = 4")
+    out = cli("explain", "4", "--db", db).stdout
+    assert "made before the target was sampled for the first time" in out, out
+    assert json.loads(cli("explain", "4", "--db", db, "-j").stdout)["from"] is None
+
+
+@test
 def explain_json_has_it_all():
     j = json.loads(cli("explain", "3", "--db", (db := mklog()), "--json").stdout)
     assert list(j)[:3] == ["id", "time", "target"] and j["id"] == 3 and j["db"] == db

@@ -221,6 +221,7 @@ static void *agent(void *unused)
 
 	(void)unused;
 	prctl(PR_SET_NAME, "pcpalloc-agent");
+	pcpa_cpu_is_agent();
 	for (;;) {
 		uint32_t wake = __atomic_load_n(&pcpa_heap.header->wake, __ATOMIC_ACQUIRE);
 		struct look l = {.now = pcpa_now_ns(), .lease = pcpa_lease_valid()};

@@ -393,6 +393,9 @@ int pcpa_get_stats(struct pcpa_stats *stats)
 		s.n_zones = pcpa_heap.n_zones;
 		s.n_cpus = pcpa_heap.n_slots;
 		s.mode = pcpa_get(&pcpa_heap.header->mode);
+		/* with an agent it is the agent who reads the reply */
+		if (!pcpa_heap.agent)
+			pcpa_attach_step();
 		s.attached = pcpa_attach_state() == PCPA_ATTACH_DONE;
 	}
 	memcpy(stats, &s, s.size);

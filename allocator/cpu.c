@@ -11,6 +11,7 @@
  */
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "allocator/heap.h"
 #include "allocator/limits.h"
@@ -62,6 +63,11 @@ static uint32_t slot_virtual(void)
 	return virtual_slot - 1;
 }
 
+void pcpa_cpu_is_agent(void)
+{
+	virtual_slot = pcpa_heap.n_virtual + 1;
+}
+
 uint32_t pcpa_cpu_slot(void)
 {
 	uint32_t cpu;
@@ -73,6 +79,42 @@ uint32_t pcpa_cpu_slot(void)
 		return cpu;
 	pcpa_proc_add(&pcpa_heap.proc->shared_slot_calls, 1);
 	return pcpa_heap.n_slots - 1;
+}
+
+/* One level of CPU 0: bytes for each CPU that shares it. Instructions do not count. */
+static bool cache_level(unsigned index, uint64_t *ret_bytes)
+{
+	static const char folder[] = "/sys/devices/system/cpu/cpu0/cache/index";
+	char path[96], text[256], *end;
+	const char *at = text;
+	uint32_t first, last, sharers = 0;
+	uint64_t size;
+
+	*ret_bytes = 0;
+	snprintf(path, sizeof(path), "%s%u/type", folder, index);
+	if (pcpa_read_text(path, text, sizeof(text)) <= 0)
+		return false;
+	if (text[0] == 'I')
+		return true;
+	snprintf(path, sizeof(path), "%s%u/size", folder, index);
+	if (pcpa_read_text(path, text, sizeof(text)) <= 0)
+		return true;
+	size = strtoull(text, &end, 10) << (*end == 'K' ? 10 : *end == 'M' ? 20 : 0);
+	snprintf(path, sizeof(path), "%s%u/shared_cpu_list", folder, index);
+	if (pcpa_read_text(path, text, sizeof(text)) > 0)
+		while (pcpa_next_range(&at, &first, &last))
+			sharers += last - first + 1;
+	*ret_bytes = sharers ? size / sharers : size;
+	return true;
+}
+
+uint32_t pcpa_cpu_cache_slice(void)
+{
+	uint64_t sum = 0, bytes;
+
+	for (unsigned index = 0; index < 8 && cache_level(index, &bytes); index++)
+		sum += bytes;
+	return (uint32_t)(sum >> PCPTUNE_PAGE_SHIFT);
 }
 
 uint32_t pcpa_cpu_nodes(int nodes[PCPTUNE_MAX_ZONES])

@@ -24,6 +24,7 @@ struct pcpa_heap {
 	uint32_t n_run;	    /* CPUs that really run us */
 	uint32_t n_virtual; /* PCPALLOC_CPUS, 0: real CPUs */
 	uint32_t idle_ms;
+	uint32_t cache_slice; /* pages of data cache for one CPU, 0: not known */
 	uint32_t high_limit[PCPTUNE_MAX_ZONES];
 	bool agent;
 	struct pcpa_zone zones[PCPTUNE_MAX_ZONES];
@@ -93,6 +94,10 @@ extern uint32_t pcpa_heap_seg_flags;
 uint32_t pcpa_cpu_slots(uint32_t n_virtual);
 /* Slot of the calling thread. */
 uint32_t pcpa_cpu_slot(void);
+/* The calling thread is the agent: it takes no virtual CPU from the program. */
+void pcpa_cpu_is_agent(void);
+/* Pages of data cache that one CPU has for itself, shared ones in proportion; 0: not known. */
+uint32_t pcpa_cpu_cache_slice(void);
 /* NUMA nodes with memory, at least 1; nodes[] gets their numbers (-1: not known). */
 uint32_t pcpa_cpu_nodes(int nodes[PCPTUNE_MAX_ZONES]);
 /* Fills heap.home: the zone of every slot. by_node: zones are the nodes[]. */

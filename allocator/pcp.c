@@ -180,6 +180,19 @@ static uint32_t max_move(const struct pcptune_pcp *p)
 	return pcptune_max_u32(1, pcpa_get(&p->batch) << pcpa_get(&p->scale_max));
 }
 
+/*
+ * The kernel's PCPF_FREE_HIGH_BATCH: with a data-cache slice of more than three batches, a batch
+ * stays when consecutive high-order frees drain.
+ */
+static void update_cache_flag(struct pcptune_pcp *p)
+{
+	uint32_t flags = pcpa_get(&p->flags) & ~PCPTUNE_RF_FREE_HIGH_BATCH;
+
+	if (pcpa_heap.cache_slice > 3 * pcpa_get(&p->batch))
+		flags |= PCPTUNE_RF_FREE_HIGH_BATCH;
+	pcpa_put(&p->flags, flags);
+}
+
 /* ---- first use of a CPU ---- */
 
 static uint32_t ring_capacity(uint32_t high_limit, unsigned order)
@@ -237,6 +250,7 @@ static void set_defaults(struct pcptune_cpu_block *b, uint32_t zone)
 	pcpa_put(&p->high, pcptune_min_u32(pcpa_get(&d->high), most));
 	pcpa_put(&p->alloc_factor, 0);
 	pcpa_put(&p->free_count, 0);
+	update_cache_flag(p);
 }
 
 static void start(struct pcptune_cpu_block *b, uint32_t zone)
@@ -388,6 +402,7 @@ static void take_values(struct pcptune_pcp *p, const struct pcptune_ctl *c)
 
 	take_rules(p, pcpa_get(&c->rules));
 	pcpa_put(&p->batch, control_value(&c->batch, pcpa_get(&p->batch), 1, PCPTUNE_MAX_BATCH));
+	update_cache_flag(p);
 	pcpa_put(&p->scale_max,
 		 control_value(&c->scale_max, pcpa_get(&p->scale_max), 0, PCPTUNE_MAX_SCALE));
 	high = control_value(&c->high, pcpa_get(&p->high), 0, most);
@@ -568,7 +583,7 @@ static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcp
 {
 	struct pcptune_list *l = &b->list[list];
 
-	if (pcpa_in_zone)
+	if (pcpa_in_zone || pcpa_zone_is_empty(z))
 		return NULL;
 	if (!pcpa_pcp_ready(b))
 		start(b, z->id);
@@ -612,7 +627,7 @@ size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, s
 	n = n < BULK_HOLD ? n : BULK_HOLD;
 	for (; got < n; got++) {
 		blocks[got] = listed ? take_locked(z, b, list, order)
-				     : alloc_direct(z, b, order, list != NO_LIST);
+				     : alloc_direct(z, b, order, list != NO_LIST && !got);
 		if (!blocks[got])
 			break;
 	}
@@ -693,7 +708,8 @@ void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size
 
 		for (size_t i = 0; i < part; i++)
 			if (!listed || !put_locked(z, b, list, blocks[i], order))
-				free_direct(z, b, blocks[i], order, !listed && list != NO_LIST);
+				free_direct(z, b, blocks[i], order,
+					    !listed && list != NO_LIST && !i);
 		if (listed)
 			pcpa_pcp_unlock(b);
 		blocks += part;

@@ -271,30 +271,56 @@ static void prefer_node(uintptr_t base, size_t size, int node)
 	syscall(SYS_mbind, base, size, MPOL_PREFERRED, mask, 128ul, 0u);
 }
 
+/* Range and descriptors, both or none. */
+static bool reserve(struct pcpa_zone *z, uint64_t n_pages)
+{
+	size_t size = (size_t)n_pages << PCPTUNE_PAGE_SHIFT;
+	uintptr_t base = reserve_aligned(size);
+	void *pages;
+
+	if (!base)
+		return false;
+	pages = mmap(NULL, n_pages * sizeof(struct pcpa_page), PROT_READ | PROT_WRITE, MAP_RESERVE,
+		     -1, 0);
+	if (pages == MAP_FAILED) {
+		munmap((void *)base, size);
+		return false;
+	}
+	z->base = base;
+	z->pages = pages;
+	z->n_pages = (uint32_t)n_pages;
+	return true;
+}
+
+static void unreserve(struct pcpa_zone *z)
+{
+	munmap((void *)z->base, (size_t)z->n_pages << PCPTUNE_PAGE_SHIFT);
+	munmap(z->pages, z->n_pages * sizeof(struct pcpa_page));
+	z->n_pages = 0;
+}
+
+static uint64_t half(uint64_t n_pages)
+{
+	return n_pages / 2 & ~(uint64_t)(PCPA_BLOCK - 1);
+}
+
 int pcpa_zone_reserve(struct pcpa_zone *z, uint32_t id, uint64_t n_pages, int node)
 {
-	n_pages &= ~(uint64_t)(PCPA_BLOCK - 1);
-	for (; n_pages >= PCPA_BLOCK; n_pages = n_pages / 2 & ~(uint64_t)(PCPA_BLOCK - 1)) {
-		size_t size = (size_t)n_pages << PCPTUNE_PAGE_SHIFT;
-		uintptr_t base = reserve_aligned(size);
-		void *pages;
+	uint64_t wanted = n_pages &= ~(uint64_t)(PCPA_BLOCK - 1);
 
-		if (!base)
-			continue;
-		pages = mmap(NULL, n_pages * sizeof(struct pcpa_page), PROT_READ | PROT_WRITE,
-			     MAP_RESERVE, -1, 0);
-		if (pages == MAP_FAILED) {
-			munmap((void *)base, size);
-			continue;
-		}
-		prefer_node(base, size, node);
-		z->id = id;
-		z->pages = pages;
-		z->n_pages = (uint32_t)n_pages;
-		z->base = base;
-		return 0;
+	while (n_pages >= PCPA_BLOCK && !reserve(z, n_pages))
+		n_pages = half(n_pages);
+	if (n_pages < PCPA_BLOCK)
+		return -ENOMEM;
+	/* what could just be had may be all there is (strict overcommit, ulimit) */
+	if (n_pages < wanted && half(n_pages)) {
+		unreserve(z);
+		if (!reserve(z, half(n_pages)))
+			return -ENOMEM;
 	}
-	return -ENOMEM;
+	z->id = id;
+	prefer_node(z->base, (size_t)z->n_pages << PCPTUNE_PAGE_SHIFT, node);
+	return 0;
 }
 
 /* ---- audit ---- */

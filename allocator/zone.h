@@ -104,9 +104,15 @@ static inline bool pcpa_zone_has(const struct pcpa_zone *z, const void *address)
 	return (uintptr_t)address - z->base < (uintptr_t)z->n_pages << PCPTUNE_PAGE_SHIFT;
 }
 
+/* At a glance, without the lock: nothing free and nothing left to grow. */
+static inline bool pcpa_zone_is_empty(const struct pcpa_zone *z)
+{
+	return pcpa_get(&z->grown) >= z->n_pages && !pcpa_get(&z->gauges->free_pages);
+}
+
 /*
- * Reserves n_pages (rounded to blocks; halved as often as it takes when refused) for node (-1:
- * any). 0 or -ENOMEM.
+ * Reserves n_pages (rounded to blocks) for node (-1: any). When that is refused, half of the
+ * largest half that is not, so that the program has room, too. 0 or -ENOMEM.
  */
 int pcpa_zone_reserve(struct pcpa_zone *z, uint32_t id, uint64_t n_pages, int node);
 

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -451,6 +452,35 @@ static void decay_child(void)
 	CHECK_AUDIT();
 }
 
+/* Four threads on four virtual CPUs: the agent has none of them. */
+static void *one_page(void *arg)
+{
+	*(uint32_t *)arg = pcpa_cpu_slot();
+	return NULL;
+}
+
+static void slots_child(void)
+{
+	uint32_t slots[4] = {pcpa_alloc(0) ? pcpa_cpu_slot() : 9};
+
+	UNTIL(pcpa_get(&pcpa_heap.proc->agent_ticks) > 0);
+	for (int i = 1; i < 4; i++) {
+		pthread_t t;
+
+		CHECK(!pthread_create(&t, NULL, one_page, &slots[i]));
+		pthread_join(t, NULL);
+	}
+	for (uint32_t i = 0; i < 4; i++)
+		CHECK(slots[i] == i);
+}
+
+static void agent_takes_no_virtual_cpu(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(slots_child, SETTINGS("PCPALLOC_CPUS=4", "PCPALLOC_SIZE=64m")),
+			 0);
+}
+
 static void decays_without_a_daemon(void **state)
 {
 	(void)state;
@@ -551,6 +581,7 @@ int main(void)
 		cmocka_unit_test(descriptors_closed_by_the_program),
 		cmocka_unit_test(no_daemon),
 		cmocka_unit_test(control_words_and_lease),
+		cmocka_unit_test(agent_takes_no_virtual_cpu),
 		cmocka_unit_test(decays_without_a_daemon),
 		cmocka_unit_test(idle_cpus_are_emptied),
 		cmocka_unit_test(memory_goes_back),

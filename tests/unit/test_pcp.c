@@ -43,6 +43,7 @@ static void defaults_child(void)
 	CHECK(b->pcp.high_max == 262144 / 8 && b->pcp.high_min == low);
 	CHECK(b->pcp.high_limit == 262144 / 8);
 	CHECK(pcpa_heap.zones[0].gauges->low_wmark_pages == low);
+	CHECK(!(b->pcp.flags & PCPTUNE_RF_FREE_HIGH_BATCH) == (pcpa_heap.cache_slice <= 3 * 63));
 }
 
 static void kernel_defaults(void **state)

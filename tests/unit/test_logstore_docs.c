@@ -141,8 +141,8 @@ static void test_outcomes(void **state)
 static void test_indexes(void **state)
 {
 	static const char *const queries[] = {
-		"SELECT * FROM sample WHERE target = 1 AND level = 0 AND (seq_last, id) > (1, 1) "
-		"ORDER BY seq_last, id LIMIT 1",
+		("SELECT * FROM sample WHERE target = 1 AND level = 0 AND (seq_last, id) > (1, 1) "
+		 "ORDER BY seq_last, id LIMIT 1"),
 		"SELECT * FROM decision WHERE target = 1 AND id > 5 ORDER BY id",
 		"SELECT * FROM decision WHERE wall_us > 5",
 		"SELECT * FROM assignment WHERE target = 1 AND id > 0 ORDER BY id",

@@ -3,6 +3,20 @@
 from harness import *
 
 FAKE = os.path.join(TOOLS, "fake_target")
+REPORT = re.compile("ERROR: AddressSanitizer|LeakSanitizer|runtime error:|WARNING: ThreadSanitizer")
+_Daemon = Daemon
+
+
+class Daemon(_Daemon):
+    """A daemon whose sanitizer reports, leaks at its end included, fail the test."""
+
+    def start(self):
+        defer(self.no_reports)  # runs after the daemon was ended
+        return super().start()
+
+    def no_reports(self):
+        m = REPORT.search(self.stderr())
+        assert not m, self.stderr()[m.start():][:3000]
 
 
 class Fake:

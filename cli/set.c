@@ -106,7 +106,7 @@ static int set_value(json_t *request, const struct set_key *k, const char *value
 		r = rules_value(value, &v);
 		if (r >= 0)
 			return r;
-		json_object_set_new(request, k->name, json_string(value));
+		json_object_set_new(request, k->name, json_integer(v));
 		return -1;
 	}
 	if (text_parse_i64(value, &v) || v < k->min || v > k->max)

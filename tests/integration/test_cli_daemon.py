@@ -105,6 +105,21 @@ def a_decision_of_a_policy_is_explained_with_its_sample():
 
 
 @test
+def every_generation_of_the_rules_can_be_set():
+    w = World()
+    w.wait_high(600)
+    r = w.cli("set", "page_fault1", "rules=none")
+    for name in re.search("not one of (.*)", r.stderr)[1].split(", "):
+        r = w.cli("set", "page_fault1", f"rules={name}")
+        assert r.returncode == 0, (name, r)
+
+        def adopted():
+            return all(c["rules"] == name for c in w.cpus())
+        adopted.__doc__ = f"rules {name} on all CPUs"
+        wait_for(adopted)
+
+
+@test
 def zones_and_virtual_cpus_are_told_apart():
     w = World(target_env={"PCPALLOC_ZONES": "2", "PCPALLOC_CPUS": "3", "PCPALLOC_SIZE": "64m"})
     w.wait_high(600)

@@ -24,6 +24,7 @@
 
 #define MS	      UINT64_C(1000000)
 #define BACKOFF_LEAST 1000u
+#define BUSY_MS	      100u
 #define BACKOFF_MOST  10000u
 #define REPLY_LEAST   offsetof(struct pcptune_reply, reason)
 #define PATHS	      2
@@ -99,7 +100,7 @@ static void enter(enum pcpa_attach s)
 
 static void try_later(void)
 {
-	if (backoff_ms < BACKOFF_LEAST)
+	if (!backoff_ms)
 		backoff_ms = BACKOFF_LEAST;
 	next_try_ns = pcpa_now_ns() + backoff_ms * MS;
 	backoff_ms = backoff_ms * 2 < BACKOFF_MOST ? backoff_ms * 2 : BACKOFF_MOST;
@@ -135,8 +136,8 @@ static int send_hello(int fd, int segment)
 	return (int)syscall(SYS_sendmsg, fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* A connected socket, kept. */
-static bool connect_to(const struct sockaddr_un *a, int segment)
+/* A connected socket, kept. *ret_busy: somebody listens there, but has no room at the moment. */
+static bool connect_to(const struct sockaddr_un *a, int segment, bool *ret_busy)
 {
 	int fd =
 		(int)syscall(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -144,6 +145,7 @@ static bool connect_to(const struct sockaddr_un *a, int segment)
 	if (fd < 0)
 		return false;
 	if (syscall(SYS_connect, fd, a, sizeof(*a)) || send_hello(fd, segment) < 0) {
+		*ret_busy |= errno == EAGAIN;
 		pcpa_sys_close(fd);
 		return false;
 	}
@@ -153,20 +155,23 @@ static bool connect_to(const struct sockaddr_un *a, int segment)
 static void try_connect(void)
 {
 	int segment = pcpa_segment_fd();
+	bool busy = false;
 
 	if (segment < 0) {
 		next_try_ns = UINT64_MAX;
 		return;
 	}
 	for (unsigned i = 0; i < n_paths; i++) {
-		if (!connect_to(&paths[i], segment))
+		if (!connect_to(&paths[i], segment, &busy))
 			continue;
 		used_path = i;
 		waiting_since_ns = pcpa_now_ns();
 		enter(PCPA_ATTACH_WAITING);
 		return;
 	}
-	if (!was_attached)
+	if (busy)
+		backoff_ms = BUSY_MS;
+	else if (!was_attached)
 		backoff_ms = BACKOFF_MOST;
 	try_later();
 }

@@ -376,6 +376,42 @@ static void no_daemon(void **state)
 	assert_int_equal(in_child(no_daemon_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
 }
 
+/* Many targets at once fill the queue of the listener; the agent comes again soon. */
+static void busy_child(void)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), fd, n = 0, peers[64];
+	struct target t;
+
+	make_folder();
+	strcpy(a.sun_path, path);
+	CHECK(!bind(listener, (struct sockaddr *)&a, sizeof(a)) && !listen(listener, 1));
+	do {
+		fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		CHECK(fd >= 0 && n < 64);
+		peers[n++] = fd;
+	} while (!connect(fd, (struct sockaddr *)&a, sizeof(a)));
+	CHECK(errno == EAGAIN);
+	pcpa_free(pcpa_alloc(0), 0);
+	CHECK(pcpa_attach_state() == PCPA_ATTACH_NONE);
+	for (int i = 0; i < n - 1; i++)
+		close(accept(listener, NULL, NULL));
+	t = receive_hello(listener);
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	drop_target(&t);
+	for (int i = 0; i < n; i++)
+		close(peers[i]);
+	close(listener);
+	remove_folder();
+}
+
+static void full_queue(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(busy_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+}
+
 /* ---- control and lease ---- */
 
 static void control_child(void)
@@ -580,6 +616,7 @@ int main(void)
 		cmocka_unit_test(daemon_comes_back),
 		cmocka_unit_test(descriptors_closed_by_the_program),
 		cmocka_unit_test(no_daemon),
+		cmocka_unit_test(full_queue),
 		cmocka_unit_test(control_words_and_lease),
 		cmocka_unit_test(agent_takes_no_virtual_cpu),
 		cmocka_unit_test(decays_without_a_daemon),

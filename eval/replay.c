@@ -14,6 +14,10 @@
  *
  * What operators did stands in assignments of its own ("operator"); there is nothing to derive.
  *
+ * A log may grow while it is read, and a long read transaction would keep its writer from
+ * checkpoints. So the last sample of a target is looked up first, and what is newer is left alone:
+ * a decision is committed with its samples, so up to there both are complete.
+ *
  * Everything about one target is read into memory before its samples are: a few hundred bytes a
  * decision. One thread.
  */
@@ -44,6 +48,8 @@ struct target_log {
 	size_t n_as;
 	struct log_decision *ds; /* in order of (assignment, seq, zone, cpu) */
 	size_t n_ds;
+	uint64_t last; /* sample, looked up before all else */
+	bool attached; /* more may come */
 };
 
 /* One assignment at work. */
@@ -128,6 +134,8 @@ static int on_decision(const struct log_decision *d, const struct log_target *t,
 		c->v->res->by_hand++;
 		return 0;
 	}
+	if (c->tl->attached && c->tl->last && d->seq > c->tl->last)
+		return 0; /* newer than the samples that are looked at */
 	if (grow(&c->tl->ds, c->tl->n_ds, sizeof(*d)))
 		return -ENOMEM;
 	c->tl->ds[c->tl->n_ds++] = *d;
@@ -159,12 +167,44 @@ static int by_first(const void *pa, const void *pb)
 	return r ? r : three_way((uint64_t)a->id, (uint64_t)b->id);
 }
 
+static int on_any_chunk(const struct chunk_totals *totals, struct logstamp t, const uint8_t *data,
+			size_t len, void *cookie)
+{
+	(void)totals;
+	(void)t;
+	(void)data;
+	(void)len;
+	*(bool *)cookie = true;
+	return 1;
+}
+
+/* The last sample of a target, 0: none. Chunks can be asked for from a sample on: so, by bits. */
+static int last_sample(struct logstore *ls, int64_t target, uint64_t *ret)
+{
+	uint64_t last = 0;
+
+	for (uint64_t bit = UINT64_C(1) << 62; bit; bit >>= 1) {
+		bool found = false;
+		int r = logstore_chunks(ls, target, last + bit, on_any_chunk, &found);
+
+		if (r < 0)
+			return r;
+		if (found)
+			last += bit;
+	}
+	*ret = last;
+	return 0;
+}
+
 static int gather(struct verify *v, const struct log_target *t, struct target_log *tl)
 {
 	struct log_filter f = {.target = t->id, .cpu = -1};
 	struct decisions_cookie c = {v, tl};
-	int r = logstore_assignments(v->ls, t->id, on_assignment, tl);
+	int r = last_sample(v->ls, t->id, &tl->last);
 
+	tl->attached = !t->detached.boot_us && !t->detached.wall_us;
+	if (!r)
+		r = logstore_assignments(v->ls, t->id, on_assignment, tl);
 	if (!r)
 		r = logstore_decisions(v->ls, &f, on_decision, &c);
 	if (r)
@@ -442,10 +482,12 @@ static int verify_target(struct verify *v, const struct log_target *t)
 		struct run r = {.v = v,
 				.target = t,
 				.a = &tl.as[i],
-				.seq_end = i + 1 < tl.n_as ? tl.as[i + 1].seq_first : UINT64_MAX,
+				.seq_end = i + 1 < tl.n_as ? tl.as[i + 1].seq_first : tl.last + 1,
 				.ds = tl.ds ? tl.ds + from : NULL,
 				.n_ds = count_of(&tl, from, tl.as[i].id)};
 
+		if (r.seq_end > tl.last + 1)
+			r.seq_end = tl.last + 1;
 		left -= r.n_ds;
 		e = run_assignment(&r);
 	}

@@ -48,6 +48,23 @@ def every_decision_of_every_policy_is_derived():
 
 
 @test
+def a_log_that_is_being_written_can_be_verified():
+    requires_release()
+    if not os.path.exists(FAULT):
+        skip("bench/page_fault1 is not built")
+    d = Daemon(default={"policy": "kernel", "params": {"decay_ms": 50}})
+    p = spawn([FAULT, "-t", "2", "-m", "32", "-s", "4", "-w", "1"],
+              env={"PCPTUNE_SOCKET": d.socket}, stdout=subprocess.DEVNULL)
+    n = 0
+    while p.poll() is None:
+        r, v = verify(d.db)
+        assert r.returncode == 0, r
+        n = max(n, v["derived"])
+        time.sleep(0.02)
+    assert n > 10, n
+
+
+@test
 def a_changed_decision_is_found():
     requires_release()
     db = logged("static", "high=1000")

@@ -452,6 +452,32 @@ static void test_assignments_in_a_row(void **state)
 	assert_int_equal(v.not_derivable, 0);
 }
 
+/* The log grows while it is read: a decision whose sample was not there yet is left for next time. */
+static void test_growing_log(void **state)
+{
+	struct verify_result v;
+	struct model m;
+
+	(void)state;
+	for (int ended = 0; ended < 2; ended++) {
+		struct host_change c = {.cpu = 1, .reason = 1};
+		struct pcptune_sample s = {.seq = SAMPLES + 1};
+
+		memset(&fault, 0, sizeof(fault));
+		begin(&m, "contention", "");
+		run(&m, SAMPLES);
+		log_chunk();
+		log_decision(&c, &s);
+		if (ended)
+			assert_int_equal(
+				logstore_target_end(lg.ls, lg.target.id, logstamp_now(), "end"), 0);
+		end(&m);
+		assert_int_equal(verify(NULL, &v), 0);
+		assert_int_equal(v.derived, lg.n_decisions - 1);
+		assert_int_equal(v.not_derivable, ended); /* then its sample will not come */
+	}
+}
+
 static void test_empty_log(void **state)
 {
 	struct verify_result v;
@@ -494,6 +520,7 @@ int main(void)
 		cmocka_unit_test(test_lost_beginning),
 		cmocka_unit_test(test_policy_not_at_hand),
 		cmocka_unit_test(test_assignments_in_a_row),
+		cmocka_unit_test(test_growing_log),
 		cmocka_unit_test(test_empty_log),
 	};
 

@@ -42,10 +42,10 @@ static const struct pcptune_reason reasons[] = {
 	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
 };
 
-#define TICKS_MAX 64u /* an eighth less so many times is nothing */
-#define PROPOSE_AGAIN_US                                                        \
-	10000000u /* bounds that the host cut are not asked for at every sample \
-		   */
+/* an eighth less so many times is nothing */
+#define TICKS_MAX 64u
+/* bounds that the host cut are not asked for at every sample */
+#define PROPOSE_AGAIN_US 10000000u
 
 struct cpu_state {
 	uint64_t elapsed_us; /* since the last tick */

@@ -86,6 +86,9 @@ static void bench(struct target *t, const char *breach)
 	r = policy_load("static", t->d->config->policy_path, &fallback.module, why);
 	if (!r) {
 		policy_params_default(fallback.module, fallback.params);
+		r = policy_params_set(fallback.module, fallback.params, "keep", "true", why);
+	}
+	if (!r) {
 		snprintf(fallback.why, sizeof(fallback.why), "%s", text);
 		r = target_assign(t, &fallback, t->by_operator, why);
 	}

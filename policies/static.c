@@ -4,11 +4,12 @@
  *
  * With its defaults it is the kernel up to 5.13: high = 6 x batch, generation g0. It is what other
  * policies are measured against. high_min = high_max = high switches the tuning of g4 off. Values
- * that somebody else changed are set again.
+ * that somebody else changed are set again. With keep it leaves everything alone: what the daemon
+ * falls back to when another policy is benched.
  */
 #include "policies/common.h"
 
-enum { P_HIGH, P_BATCH, P_RULES, N_PARAMS };
+enum { P_HIGH, P_BATCH, P_RULES, P_KEEP, N_PARAMS };
 
 static const struct pcptune_param params[N_PARAMS] = {
 	[P_HIGH] = {"high", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
@@ -17,15 +18,18 @@ static const struct pcptune_param params[N_PARAMS] = {
 		     "pages moved at once; 0: left as it is", NULL},
 	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 2, 0, "", "generation of the rules",
 		     RULES_CHOICES},
+	[P_KEEP] = {"keep", PCPTUNE_PARAM_BOOL, 0, 0, 1, 0, "",
+		    "every value stays as it is, whatever the others say", NULL},
 };
 
-enum { R_SET = 1, R_IN_PLACE, R_WAITING, R_UNUSED };
+enum { R_SET = 1, R_IN_PLACE, R_WAITING, R_UNUSED, R_KEPT };
 
 static const struct pcptune_reason reasons[] = {
 	{R_SET, 0, "set", "the fixed values: high {old} -> {new:pages}, batch {a}, rules g{b}"},
 	{R_IN_PLACE, 1, "in-place", "all {a} CPUs in use have the fixed values"},
 	{R_WAITING, 1, "waiting", "{a} CPUs differ, but are settling or held by the operator"},
 	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	{R_KEPT, 1, "kept", "every value stays as it is"},
 };
 
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
@@ -60,6 +64,11 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 
 	(void)state;
 	(void)host;
+	if (p[P_KEEP]) {
+		d->reason = R_KEPT;
+		d->rest_ms = REST_LONG_MS;
+		return 0;
+	}
 	for (uint32_t i = 0; i < s->n_cpus; i++) {
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
 		struct pcptune_change *ch;

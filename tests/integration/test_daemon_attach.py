@@ -206,7 +206,7 @@ def a_real_program_attaches_and_reconnects_after_a_restart():
     if not os.path.exists(pf):
         skip("bench/page_fault1 is not built")
     d = Daemon()
-    spawn([pf, "--threads", "1", "--seconds", "40"], env={"PCPTUNE_SOCKET": d.socket},
+    spawn([pf, "--threads", "1", "--mib", "16", "--seconds", "50"], env={"PCPTUNE_SOCKET": d.socket},
           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     t = d.target("page_fault1")
     d.kill9()

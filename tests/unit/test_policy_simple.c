@@ -58,6 +58,20 @@ static void test_static(void **state)
 	model_end(&m);
 }
 
+static void test_static_keeps(void **state)
+{
+	struct model m;
+
+	(void)state;
+	model_new(&m, "static", "high=1000 keep=true", 4, 1048576);
+	model_alloc(&m, 0, 1); /* in use, with another high */
+	ask(&m);
+	assert_int_equal(m.answer.n_changes, 0);
+	assert_string_equal(reason(&m), "kept");
+	assert_int_equal(m.answer.rest_ms, 60000);
+	model_end(&m);
+}
+
 static void test_static_defaults(void **state)
 {
 	struct model m;
@@ -368,15 +382,11 @@ static void test_documented(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_static),
-		cmocka_unit_test(test_static_defaults),
-		cmocka_unit_test(test_refused_parameters),
-		cmocka_unit_test(test_kernel_bounds),
-		cmocka_unit_test(test_kernel_decay),
-		cmocka_unit_test(test_kernel_no_decay),
-		cmocka_unit_test(test_kernel_cut_by_budget),
-		cmocka_unit_test(test_nonsense),
-		cmocka_unit_test(test_documented),
+		cmocka_unit_test(test_static),		cmocka_unit_test(test_static_keeps),
+		cmocka_unit_test(test_static_defaults), cmocka_unit_test(test_refused_parameters),
+		cmocka_unit_test(test_kernel_bounds),	cmocka_unit_test(test_kernel_decay),
+		cmocka_unit_test(test_kernel_no_decay), cmocka_unit_test(test_kernel_cut_by_budget),
+		cmocka_unit_test(test_nonsense),	cmocka_unit_test(test_documented),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -99,7 +99,8 @@ static bool cache_level(unsigned index, uint64_t *ret_bytes)
 	snprintf(path, sizeof(path), "%s%u/size", folder, index);
 	if (pcpa_read_text(path, text, sizeof(text)) <= 0)
 		return true;
-	size = strtoull(text, &end, 10) << (*end == 'K' ? 10 : *end == 'M' ? 20 : 0);
+	size = strtoull(text, &end, 10);
+	size <<= *end == 'K' ? 10 : *end == 'M' ? 20 : 0;
 	snprintf(path, sizeof(path), "%s%u/shared_cpu_list", folder, index);
 	if (pcpa_read_text(path, text, sizeof(text)) > 0)
 		while (pcpa_next_range(&at, &first, &last))

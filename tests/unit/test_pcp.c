@@ -324,6 +324,45 @@ static void lease_without_agent(void **state)
 	assert_int_equal(in_child(lease_child, PLAIN), 0);
 }
 
+/* As in a signal handler that interrupted a zone lock: lists serve, the zone is not waited for. */
+static void interrupted_child(void)
+{
+	void *listed = pcpa_alloc(0), *direct = pcpa_alloc(5), *full[64];
+	struct pcptune_cpu_block *b = cpu();
+	uint64_t in_zone = pcpa_heap.zones[0].free_pages;
+
+	CHECK(pcpa_pcp_pages(b) == 62);
+	pcpa_in_zone++;
+	errno = 0;
+	CHECK(!pcpa_alloc(5) && errno == EAGAIN);
+	for (int i = 0; i < 62; i++)
+		CHECK(full[i] = pcpa_alloc(0));
+	errno = 0;
+	CHECK(!pcpa_alloc(0) && errno == EAGAIN);
+	pcpa_free(listed, 0);
+	CHECK(pcpa_pcp_pages(b) == 1);
+	/* a free that needs the zone is put off and counts later */
+	pcpa_free(direct, 5);
+	CHECK(pcpa_heap.zones[0].free_pages == in_zone && b->zctr.free_direct == 0);
+	/* lists that someone holds can not be used either */
+	pcpa_pcp_lock(b);
+	CHECK(!pcpa_alloc(0) && errno == EAGAIN);
+	pcpa_free(full[0], 0);
+	pcpa_pcp_unlock(b);
+	CHECK(b->zctr.free_direct == 0 && b->zctr.alloc_failed == 0);
+	pcpa_in_zone--;
+	/* whoever leaves a zone next puts them where they belong */
+	pcpa_free(pcpa_alloc(6), 6);
+	CHECK(b->zctr.free_direct == 32 + 1 + 64);
+	CHECK_AUDIT();
+}
+
+static void inside_a_zone_lock(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(interrupted_child, PLAIN), 0);
+}
+
 /* A CPU id that the tables do not have. */
 static void outside_child(void)
 {
@@ -440,6 +479,7 @@ int main(void)
 		cmocka_unit_test(generation_1),
 		cmocka_unit_test(control_on_the_slow_path),
 		cmocka_unit_test(lease_without_agent),
+		cmocka_unit_test(inside_a_zone_lock),
 		cmocka_unit_test(cpu_outside_the_tables),
 		cmocka_unit_test(refused_reservation),
 		cmocka_unit_test(no_descriptor_left),

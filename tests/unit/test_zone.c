@@ -9,8 +9,10 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "allocator/zone.h"
 
@@ -240,6 +242,63 @@ static void lock_is_counted(void **state)
 	assert_int_equal(pcpa_in_zone, 0);
 }
 
+static void *hold_long(void *held)
+{
+	struct pcptune_zctr c = {0};
+
+	pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &c);
+	__atomic_store_n((int *)held, 1, __ATOMIC_RELEASE);
+	usleep(20000);
+	pcpa_zone_leave(&zone);
+	return NULL;
+}
+
+/* Who has to wait is told for how long. */
+static void waiting_is_timed(void **state)
+{
+	struct pcptune_zctr c = {0};
+	pthread_t thread;
+	int held = 0;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, hold_long, &held), 0);
+	while (!__atomic_load_n(&held, __ATOMIC_ACQUIRE))
+		usleep(10);
+	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &c);
+	pcpa_zone_leave(&zone);
+	pthread_join(thread, NULL);
+	/* unless this thread was kept from running for all the 20 ms */
+	if (c.lock_alloc_contended)
+		assert_in_range(c.lock_alloc_wait_ns, 1, UINT64_C(60000000000));
+	assert_int_equal(c.lock_alloc_taken, 1);
+	assert_int_equal(c.lock_free_wait_ns + c.lock_agent_wait_ns, 0);
+}
+
+static void *count_up(void *number)
+{
+	struct pcptune_zctr c = {0};
+
+	for (int i = 0; i < 50000; i++) {
+		pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+		++*(unsigned long *)number;
+		pcpa_zone_leave(&zone);
+	}
+	return NULL;
+}
+
+static void lock_excludes(void **state)
+{
+	unsigned long number = 0;
+	pthread_t threads[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, count_up, &number), 0);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(number, 200000);
+}
+
 /* The check itself must be able to fail. */
 static void check_finds_damage(void **state)
 {
@@ -270,6 +329,8 @@ int main(void)
 		cmocka_unit_test_setup(young_blocks_stay, set_up),
 		cmocka_unit_test_setup(watermarks, set_up),
 		cmocka_unit_test_setup(lock_is_counted, set_up),
+		cmocka_unit_test_setup(waiting_is_timed, set_up),
+		cmocka_unit_test_setup(lock_excludes, set_up),
 		cmocka_unit_test_setup(check_finds_damage, set_up),
 	};
 

@@ -414,7 +414,7 @@ def ignored_signals_stay_ignored():
 @test
 def stop_and_continue():
     # a job: a group of its own with a parent in the session, so that it can be stopped
-    p, _ = background("sh", "-c", "echo $$; exec sleep 1.5", preexec_fn=lambda: os.setpgid(0, 0))
+    p, _ = background("sh", "-c", "echo $$; exec sleep 3", preexec_fn=lambda: os.setpgid(0, 0))
     child = int(p.stdout.readline())
 
     def state(pid):
@@ -558,7 +558,7 @@ def the_private_daemon_ends_when_run_is_killed():
 
 @test
 def a_daemon_that_dies_is_no_reason_to_stop():
-    p, _ = background("sleep", "1.5")
+    p, _ = background("sleep", "2.5")
     daemon = wait_for(lambda: daemon_of(p.pid))
     time.sleep(0.5)
     os.kill(daemon, signal.SIGKILL)
@@ -569,11 +569,23 @@ def a_daemon_that_dies_is_no_reason_to_stop():
 
 @test
 def a_program_that_goes_on_in_the_background_is_said_to_live():
-    code = "x = bytearray(900000); import time; time.sleep(1.5)"
-    r, s = tuned("sh", "-c", f"{sys.executable} -c '{code}' > /dev/null 2>&1 & sleep 0.7")
+    d = tmp()
+    code = f"""
+import os, time
+x = bytearray(900000)
+open("{d}/begun", "w").close()
+for i in range(400):
+    time.sleep(0.05)
+    if os.path.exists("{d}/stop"):
+        break
+os.rename("{d}/begun", "{d}/ended")
+"""
+    r, s = tuned("sh", "-c", f"{sys.executable} -c '{code}' > /dev/null 2>&1 & "
+                 f"while [ ! -e {d}/begun ]; do sleep 0.05; done")
+    open(f"{d}/stop", "w").close()
     assert r.returncode == 0 and s["live"] >= 1, s
-    assert "still running" in r.stderr, r
-    time.sleep(1.5)
+    assert "1 of them still running" in r.stderr, r
+    wait_for(lambda: os.path.exists(f"{d}/ended"))
 
 
 main()

@@ -13,8 +13,10 @@
  * the same transaction, so that each decision can be re-derived from the log alone.
  *
  * Every function returns 0 or a negative errno (-EIO for what sqlite calls an error, -ENOSPC full,
- * -EROFS read-only, -EBUSY locked); logstore_error() has the text. None blocks for longer than
- * the busy time-out given to open. Single-threaded.
+ * -EROFS read-only, -EBUSY locked, -EINVAL a row that refers to one that is not there, -ENOENT an
+ * update that met no row); logstore_error() has the text. Output arguments are untouched on failure.
+ * None blocks for longer than the busy time-out given to open. A handle belongs to one thread; no
+ * function is safe in a signal handler or across fork().
  */
 #ifndef PCPTUNE_LIB_LOGSTORE_H
 #define PCPTUNE_LIB_LOGSTORE_H
@@ -30,9 +32,9 @@
 struct logstore;
 
 struct logstore_options {
-	uint64_t max_bytes;	/* bound of database + WAL; the oldest raw samples are merged away */
-	bool full_sync;		/* synchronous=FULL: decisions survive power loss, too */
-	uint32_t busy_ms;	/* time-out */
+	uint64_t max_bytes; /* bound of database + WAL; the oldest raw samples are merged away */
+	bool full_sync;	    /* synchronous=FULL: decisions survive power loss, too */
+	uint32_t busy_ms;   /* time-out */
 };
 
 /* Clocks of a row, both. */
@@ -46,7 +48,7 @@ struct logstamp logstamp_now(void);
  * Opens for writing, creates parent directories (0700) and the file (0600), checks application id
  * and schema version before any write. A file of a newer schema: -EPROTONOSUPPORT. A damaged file
  * is renamed to PATH.damaged-N and a new one begun; *ret_set_aside (may be NULL) then says so
- * (free() it). why: 256 bytes.
+ * (free() it). A file that is not a log of ours: -EINVAL, left alone. why: 256 bytes.
  */
 int logstore_open(const char *path, const struct logstore_options *opt, struct logstore **ret,
 		  char **ret_set_aside, char *why);
@@ -56,7 +58,11 @@ void logstore_close(struct logstore *ls); /* truncating checkpoint when writing 
 const char *logstore_error(const struct logstore *ls);
 const char *logstore_path(const struct logstore *ls);
 
-/* Transactions nest by count; commit of the outermost writes. rollback ends all levels. */
+/*
+ * Transactions nest by count; commit of the outermost writes. rollback ends all levels. A write that
+ * fails dooms its transaction: further writes and the commits give the same error and nothing of it
+ * is in the file; the outermost commit or a rollback ends it, and the store can be used again.
+ */
 int logstore_begin(struct logstore *ls);
 int logstore_commit(struct logstore *ls);
 void logstore_rollback(struct logstore *ls);
@@ -75,7 +81,7 @@ struct log_target {
 	uint32_t mode, seg_flags;
 	struct pcptune_shape shape;
 	struct logstamp attached, detached; /* detached 0: not (yet) */
-	char end[64]; /* how it ended; empty: not yet */
+	char end[64];			    /* how it ended; empty: not yet */
 };
 int logstore_target_add(struct logstore *ls, struct log_target *t); /* sets t->id */
 int logstore_target_end(struct logstore *ls, int64_t target, struct logstamp t, const char *how);
@@ -86,12 +92,16 @@ struct log_assignment {
 	struct logstamp t;
 	char policy[32];
 	char version[32];
-	char params[1024]; /* policy_params_text() */
-	char why[128];	   /* which rule of the configuration chose it */
+	char params[1024];	    /* policy_params_text() */
+	char why[128];		    /* which rule of the configuration chose it */
 	struct pcptune_shape shape; /* as given to the instance */
 };
 int logstore_assignment_add(struct logstore *ls, struct log_assignment *a); /* sets a->id */
 
+/*
+ * -ENOSPC without a disk being full: a foreign reader keeps the journal from being emptied and it has
+ * grown above 1/8 of max_bytes. Decisions are still taken then.
+ */
 int logstore_samples_add(struct logstore *ls, int64_t target, struct logstamp t,
 			 const struct chunk_totals *totals, const uint8_t *data, size_t len);
 
@@ -144,7 +154,10 @@ int logstore_state_add(struct logstore *ls, int64_t assignment, uint64_t seq, co
  */
 int logstore_maintain(struct logstore *ls, bool *ret_more);
 
-/* ---- reading; callbacks return 0 to go on, else the query stops with that value ---- */
+/*
+ * ---- reading; callbacks return 0 to go on, else the query stops with that value ----
+ * No statement is open while a callback runs: it may take its time and may use the store.
+ */
 struct log_filter {
 	int64_t target;	  /* 0: all */
 	const char *name; /* NULL: all */
@@ -153,8 +166,8 @@ struct log_filter {
 	uint64_t run_tag; /* 0: all */
 	int64_t after_id; /* decisions with a larger id only */
 	uint64_t since_wall_us;
-	uint32_t limit;	  /* 0: none */
-	bool newest;	  /* the newest `limit` rows (still handed out oldest first) */
+	uint32_t limit; /* 0: none */
+	bool newest;	/* the newest `limit` rows (still handed out oldest first) */
 };
 typedef int (*log_decision_cb)(const struct log_decision *d, const struct log_target *t,
 			       const struct log_assignment *a, void *cookie);

@@ -118,6 +118,18 @@ static int move_into_place(const char *from, const char *path)
 	return rename(from, path) < 0 ? -errno : 0; /* no such flag on this file system */
 }
 
+static int sync_file(const char *file)
+{
+	int fd = open(file, O_RDWR | O_CLOEXEC), r;
+
+	if (fd < 0)
+		return -errno;
+	r = fsync(fd) < 0 ? -errno : 0;
+	close(fd);
+	return r;
+}
+
+/* Nobody knows the file yet, so one sync at the end is enough. */
 static int build(const char *file, char *why)
 {
 	sqlite3 *db = NULL;
@@ -129,18 +141,26 @@ static int build(const char *file, char *why)
 	close(fd);
 	rc = sqlite3_open_v2(file, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
 	if (rc == SQLITE_OK)
+		rc = sqlite3_exec(db, "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY;",
+				  NULL, NULL, NULL);
+	if (rc == SQLITE_OK)
 		rc = logstore_schema_create(db);
 	r = logstore_errno(rc, db ? sqlite3_system_errno(db) : 0);
 	if (r < 0)
 		why_text(why, r, "%s: can not be made: %s", file,
 			 db ? sqlite3_errmsg(db) : "no memory");
 	sqlite3_close(db);
+	if (r == 0) {
+		r = sync_file(file);
+		if (r < 0)
+			why_text(why, r, "%s: can not be made: %s", file, strerror(-r));
+	}
 	return r;
 }
 
 static int create(const char *path, char *why)
 {
-	char suffix[32], *tmp, *journal;
+	char suffix[32], *tmp;
 	int r;
 
 	r = make_parents(path, why);
@@ -148,25 +168,18 @@ static int create(const char *path, char *why)
 		return r;
 	snprintf(suffix, sizeof(suffix), ".new-%d", (int)getpid());
 	tmp = join(path, suffix);
-	journal = tmp ? join(tmp, "-journal") : NULL;
-	if (!journal) {
-		free(tmp);
+	if (!tmp)
 		return why_text(why, -ENOMEM, "no memory");
-	}
 	unlink(tmp); /* of an earlier process with our id that was killed here */
-	unlink(journal);
 	r = build(tmp, why);
 	if (r == 0) {
 		r = move_into_place(tmp, path);
 		if (r < 0)
 			why_text(why, r, "%s: can not be made: %s", path, strerror(-r));
 	}
-	if (r < 0) {
+	if (r < 0)
 		unlink(tmp);
-		unlink(journal);
-	}
 	free(tmp);
-	free(journal);
 	return r;
 }
 

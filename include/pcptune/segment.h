@@ -186,7 +186,7 @@ struct pcptune_seg_header {
 	uint8_t list_orders[8];
 	char name[PCPTUNE_NAME_MAX];
 	/* written by the daemon, on a line of their own */
-	uint32_t wake __attribute__((aligned(64))); /* futex (shared): the agent sleeps on it */
+	uint32_t wake __attribute__((aligned(64))); /* futex (shared): agent sleeps on it; both add */
 	uint32_t wake_reserved;
 	uint64_t lease_until_ns; /* CLOCK_MONOTONIC; 0: no daemon; UINT64_MAX: keep for good */
 	uint64_t daemon_reserved[6];

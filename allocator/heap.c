@@ -72,14 +72,11 @@ static uint64_t option(const char *name, uint64_t least, uint64_t most, uint64_t
 static uint64_t rules_option(void)
 {
 	const char *text = secure_getenv("PCPALLOC_RULES");
+	uint32_t rules = PCPTUNE_RULES_G4;
 
-	for (uint32_t id = 0; text && id <= PCPTUNE_RULES_MAX; id++) {
-		const char *name = pcptune_rules_name(id);
-
-		if (pcptune_rules_known(id) && text[0] == name[0] && text[1] == name[1] && !text[2])
-			return id;
-	}
-	return PCPTUNE_RULES_G4;
+	if (text)
+		pcptune_rules_parse(text, &rules);
+	return rules;
 }
 
 static struct options read_options(void)

@@ -13,16 +13,25 @@
 
 #define REST_LONG_MS 60000u /* nothing to do until something moves */
 
-/* choices of a parameter `rules`, and the generation of each */
-#define RULES_CHOICES                       \
-	(const char *const[])               \
-	{                                   \
-		"g0", "g1", "g4", (void *)0 \
+/* choices of a parameter `rules`, and the generation of each; the kernel never had gx */
+#define RULES_KERNEL "g0", "g1", "g4"
+#define RULES_CHOICES                         \
+	(const char *const[])                 \
+	{                                     \
+		RULES_KERNEL, "gx", (void *)0 \
+	}
+#define RULES_KERNEL_CHOICES            \
+	(const char *const[])           \
+	{                               \
+		RULES_KERNEL, (void *)0 \
 	}
 
 static inline uint32_t rules_of_choice(int64_t choice)
 {
-	return choice == 0 ? PCPTUNE_RULES_G0 : choice == 1 ? PCPTUNE_RULES_G1 : PCPTUNE_RULES_G4;
+	static const uint32_t rules[] = {PCPTUNE_RULES_G0, PCPTUNE_RULES_G1, PCPTUNE_RULES_G4,
+					 PCPTUNE_RULES_GX};
+
+	return rules[choice];
 }
 
 /* A CPU that allocated at least once: before that its gauges are 0. */

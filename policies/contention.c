@@ -15,7 +15,8 @@
  * a raise, and a decay that was an error teaches: the hold time grows beyond the pause that misled
  * us, and for a CPU at work the level that was needed is kept. docs/policies.md has the formulas.
  *
- * high_min = high_max = high: nothing but this policy moves it, so the budget holds.
+ * high_min = high_max = high: nothing but this policy moves it, so the budget holds. Generation gx:
+ * g4's drains at consecutive high-order frees would empty lists of any high.
  */
 #include "policies/common.h"
 
@@ -536,7 +537,7 @@ static int raise(const struct state *st, struct pcptune_decision *d, uint32_t i,
 	if (!ch)
 		return -1;
 	ch->high = ch->high_min = ch->high_max = cs->given = cs->wanted;
-	ch->rules = PCPTUNE_RULES_G4;
+	ch->rules = PCPTUNE_RULES_GX;
 	if (cs->reason == R_CONTENDED || cs->reason == R_FLOW) {
 		ch->arg[0] = st->ppm;
 		ch->arg[1] = cs->reason == R_FLOW ? (int64_t)move_max(c) : (int64_t)cs->missed;
@@ -552,7 +553,7 @@ static int raise(const struct state *st, struct pcptune_decision *d, uint32_t i,
 static bool want_batch(const struct state *st, const struct cpu_state *cs,
 		       const struct pcptune_cpu *c, const int64_t *p, uint64_t t)
 {
-	return cpu_open(c) && c->rules == PCPTUNE_RULES_G4 && contended(st, cs, p) &&
+	return cpu_open(c) && c->rules == PCPTUNE_RULES_GX && contended(st, cs, p) &&
 	       2 * cs->wait_alloc_us > cs->wait_us && cs->refills &&
 	       cs->traffic >= (uint64_t)p[P_TRAFFIC] && c->high >= 2 * move_max(c) &&
 	       (int64_t)c->batch * 2 <= p[P_BATCH_MAX] && t - cs->raised >= 1000000;
@@ -592,7 +593,7 @@ static int fix(struct pcptune_decision *d, uint32_t i, struct cpu_state *cs, uin
 	if (!ch)
 		return -1;
 	ch->high = ch->high_min = ch->high_max = cs->given = high;
-	ch->rules = reason == R_TAKE_OVER ? PCPTUNE_RULES_G4 : PCPTUNE_KEEP;
+	ch->rules = reason == R_TAKE_OVER ? PCPTUNE_RULES_GX : PCPTUNE_KEEP;
 	if (reason == R_OVER_BUDGET) {
 		ch->arg[0] = (int64_t)t->budget;
 		ch->arg[1] = (int64_t)t->sum;
@@ -611,7 +612,7 @@ static int answer_cpu(const struct state *st, struct pcptune_decision *d, uint32
 		return cpu_open(c) ? fix(d, i, cs, cut, R_OVER_BUDGET, t) : 2;
 	if (cs->granted)
 		return raise(st, d, i, cs, c, s->time_us);
-	if (c->high_min != c->high || c->high_max != c->high) {
+	if (c->high_min != c->high || c->high_max != c->high || c->rules != PCPTUNE_RULES_GX) {
 		if (!cpu_open(c) || s->time_us - cs->taken_over < RETRY_US)
 			return 2;
 		cs->taken_over = s->time_us;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "lib/text.h"
+#include <pcptune/rules.h>
 #include "policies/host_internal.h"
 
 #define VALUE_MAX 64u
@@ -181,7 +182,16 @@ int policy_params_parse(const struct policy_module *m, const char *text, int64_t
 
 /* ---- sentences ---- */
 
-enum unit { UNIT_NONE, UNIT_PAGES, UNIT_MS, UNIT_PERMILLE, UNIT_PPM, UNIT_RATE, UNIT_BAD };
+enum unit {
+	UNIT_NONE,
+	UNIT_PAGES,
+	UNIT_MS,
+	UNIT_PERMILLE,
+	UNIT_PPM,
+	UNIT_RATE,
+	UNIT_RULES,
+	UNIT_BAD
+};
 
 struct placeholder {
 	int arg; /* 0..3, 4: old, 5: new */
@@ -191,7 +201,7 @@ struct placeholder {
 
 static enum unit unit_of(const char *s, size_t len)
 {
-	static const char *const names[] = {"", "pages", "ms", "permille", "ppm", "rate"};
+	static const char *const names[] = {"", "pages", "ms", "permille", "ppm", "rate", "rules"};
 
 	for (enum unit u = UNIT_PAGES; u < UNIT_BAD; u++)
 		if (strlen(names[u]) == len && memcmp(names[u], s, len) == 0)
@@ -280,6 +290,10 @@ static void arg_text(int64_t v, enum unit unit, char *buf, size_t n)
 		break;
 	case UNIT_RATE:
 		snprintf(num, sizeof(num), "%llu/s", (unsigned long long)u);
+		break;
+	case UNIT_RULES:
+		snprintf(num, sizeof(num), "%s",
+			 pcptune_rules_name(u <= PCPTUNE_RULES_MAX ? (uint32_t)u : UINT32_MAX));
 		break;
 	default:
 		snprintf(num, sizeof(num), "%llu", (unsigned long long)u);

@@ -16,7 +16,7 @@ enum { P_RULES, P_FRACTION, P_MIN, P_MAX, P_DECAY, N_PARAMS };
 
 static const struct pcptune_param params[N_PARAMS] = {
 	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 2, 2, "", "generation of the rules",
-		     RULES_CHOICES},
+		     RULES_KERNEL_CHOICES},
 	[P_FRACTION] = {"fraction", PCPTUNE_PARAM_INT, 0, 0, 1000000, 0, "",
 			"as vm.percpu_pagelist_high_fraction: 0, or 8 and more for a fixed high",
 			NULL},
@@ -32,7 +32,7 @@ enum { R_BOUNDS = 1, R_DECAY, R_STEADY, R_TICKING, R_WAITING, R_UNUSED };
 
 static const struct pcptune_reason reasons[] = {
 	{R_BOUNDS, 0, "bounds",
-	 "rules g{a}: high {old} -> {new:pages} within {b:pages} .. {c:pages}, for {d} CPUs"},
+	 "rules {a:rules}: high {old} -> {new:pages} within {b:pages} .. {c:pages}, for {d} CPUs"},
 	{R_DECAY, 0, "decay",
 	 "decay tick: high {old} -> {new:pages}, bound below {a:pages}, {b:pages} on the lists"},
 	{R_STEADY, 1, "steady",

@@ -16,7 +16,7 @@ static const struct pcptune_param params[N_PARAMS] = {
 		    "limit of the lists of one CPU; 0: 6 x batch", NULL},
 	[P_BATCH] = {"batch", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_BATCH, 0, "pages",
 		     "pages moved at once; 0: left as it is", NULL},
-	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 2, 0, "", "generation of the rules",
+	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 3, 0, "", "generation of the rules",
 		     RULES_CHOICES},
 	[P_KEEP] = {"keep", PCPTUNE_PARAM_BOOL, 0, 0, 1, 0, "",
 		    "every value stays as it is, whatever the others say", NULL},
@@ -25,7 +25,8 @@ static const struct pcptune_param params[N_PARAMS] = {
 enum { R_SET = 1, R_IN_PLACE, R_WAITING, R_UNUSED, R_KEPT };
 
 static const struct pcptune_reason reasons[] = {
-	{R_SET, 0, "set", "the fixed values: high {old} -> {new:pages}, batch {a}, rules g{b}"},
+	{R_SET, 0, "set",
+	 "the fixed values: high {old} -> {new:pages}, batch {a}, rules {b:rules}"},
 	{R_IN_PLACE, 1, "in-place", "all {a} CPUs in use have the fixed values"},
 	{R_WAITING, 1, "waiting", "{a} CPUs differ, but are settling or held by the operator"},
 	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},

@@ -35,22 +35,22 @@ extern "C" {
 /* ---- what the host tells about a target, once ---- */
 struct pcptune_shape {
 	uint32_t size;
-	uint32_t n_zones; /* 1 .. PCPTUNE_MAX_ZONES */
-	uint32_t n_cpus;  /* slots per zone, 1 .. PCPTUNE_MAX_CPUS */
+	uint32_t n_zones;   /* 1 .. PCPTUNE_MAX_ZONES */
+	uint32_t n_cpus;    /* slots per zone, 1 .. PCPTUNE_MAX_CPUS */
 	uint32_t host_cpus; /* CPUs that can run at the same time, for the default budget; >= 1 */
-	uint64_t managed_pages; /* of all zones together */
+	uint64_t managed_pages;	  /* of all zones together */
 	uint64_t low_wmark_pages; /* of all zones together */
 	uint64_t budget_pages; /* the host clamps the sum of high of a target to it; 0: no bound */
-	uint32_t high_limit; /* pages, ring capacity of one CPU: high is never above */
-	uint32_t interval_ms; /* nominal sampling interval */
+	uint32_t high_limit;   /* pages, ring capacity of one CPU: high is never above */
+	uint32_t interval_ms;  /* nominal sampling interval */
 };
 
 /* ---- one sample: the whole target, all CPUs ---- */
 enum pcptune_cpu_flags {
 	PCPTUNE_CPU_ACTIVE = 1u << 0,	/* some counter moved in the interval */
 	PCPTUNE_CPU_SETTLING = 1u << 1, /* changed lately: a change now would be dropped */
-	PCPTUNE_CPU_UNKNOWN = 1u << 2,	/* counters went backwards or could not be read: no deltas */
-	PCPTUNE_CPU_HELD = 1u << 3,	/* pinned by the operator or changed by a stranger: dropped */
+	PCPTUNE_CPU_UNKNOWN = 1u << 2, /* counters went backwards or could not be read: no deltas */
+	PCPTUNE_CPU_HELD = 1u << 3, /* pinned by the operator or changed by a stranger: dropped */
 };
 
 struct pcptune_cpu {
@@ -74,13 +74,13 @@ enum pcptune_sample_flags {
 
 struct pcptune_sample {
 	uint32_t size;
-	uint32_t flags;	  /* enum pcptune_sample_flags */
-	uint64_t seq;	  /* 1, 2, 3 ... within a target */
-	uint64_t time_us; /* CLOCK_BOOTTIME at the end of the interval */
-	uint64_t dt_us;	  /* length of the interval; idle stretches may be merged into one */
-	uint64_t cpu_us;  /* CPU time that the target used in the interval; 0: not known */
+	uint32_t flags;		/* enum pcptune_sample_flags */
+	uint64_t seq;		/* 1, 2, 3 ... within a target */
+	uint64_t time_us;	/* CLOCK_BOOTTIME at the end of the interval */
+	uint64_t dt_us;		/* length of the interval; idle stretches may be merged into one */
+	uint64_t cpu_us;	/* CPU time that the target used in the interval; 0: not known */
 	uint64_t mem_available; /* pages the system can still give; 0: not known */
-	uint32_t n_cpus;  /* entries of cpus: n_zones * n_cpus of the shape; index zone*n_cpus+cpu */
+	uint32_t n_cpus; /* entries of cpus: n_zones * n_cpus of the shape; index zone*n_cpus+cpu */
 	uint32_t cpu_size; /* stride of cpus */
 	const void *cpus;
 	const uint32_t *active; /* indexes of the entries with PCPTUNE_CPU_ACTIVE, ascending */
@@ -111,13 +111,13 @@ struct pcptune_change {
 
 struct pcptune_decision {
 	uint32_t size;
-	uint32_t change_size;	/* stride of changes */
-	uint32_t max_changes;	/* room in changes; at least one for each entry of the sample */
-	uint32_t n_changes;	/* out */
+	uint32_t change_size; /* stride of changes */
+	uint32_t max_changes; /* room in changes; at least one for each entry of the sample */
+	uint32_t n_changes;   /* out */
 	struct pcptune_change *changes; /* out; at most one per index, ascending index */
-	uint32_t reason;	/* out: the answer as a whole; needed when n_changes is 0 */
-	uint32_t rest_ms;	/* out: while nothing moves, do not ask again for so long; 0: ask */
-	int64_t arg[4];		/* out: for the sentence of `reason` */
+	uint32_t reason;		/* out: the answer as a whole; needed when n_changes is 0 */
+	uint32_t rest_ms; /* out: while nothing moves, do not ask again for so long; 0: ask */
+	int64_t arg[4];	  /* out: for the sentence of `reason` */
 };
 
 /* Next free change of a decision with every value PCPTUNE_KEEP; NULL when there is no room. */
@@ -160,10 +160,11 @@ struct pcptune_param {
 /*
  * A reason is a short name and a sentence. In the sentence {a} {b} {c} {d} stand for arg[0..3]
  * and {old} {new} for high before and after. A suffix gives the unit: {a:pages}, {a:ms},
- * {a:permille} (printed as per cent), {a:ppm} (printed as per cent), {a:rate} (per second).
+ * {a:permille} (printed as per cent), {a:ppm} (printed as per cent), {a:rate} (per second),
+ * {a:rules} (the name of a rule generation).
  */
 struct pcptune_reason {
-	uint32_t id; /* 1 .. 65535, unique, never reused */
+	uint32_t id;   /* 1 .. 65535, unique, never reused */
 	uint32_t kind; /* 0: a change, 1: no change */
 	const char *name;
 	const char *sentence;
@@ -179,10 +180,10 @@ struct pcptune_host {
 };
 
 struct pcptune_policy {
-	uint32_t abi;  /* PCPTUNE_POLICY_ABI */
-	uint32_t size; /* of this struct */
-	uint32_t sample_size;  /* sizeof(struct pcptune_sample) the policy was built with */
-	uint32_t cpu_size;     /* sizeof(struct pcptune_cpu) */
+	uint32_t abi;	      /* PCPTUNE_POLICY_ABI */
+	uint32_t size;	      /* of this struct */
+	uint32_t sample_size; /* sizeof(struct pcptune_sample) the policy was built with */
+	uint32_t cpu_size;    /* sizeof(struct pcptune_cpu) */
 	uint32_t decision_size;
 	uint32_t change_size;
 	const char *name; /* [a-z][a-z0-9_-]*, at most 31 bytes; the file is NAME.so */
@@ -204,11 +205,11 @@ struct pcptune_policy {
 		      const struct pcptune_host *host);
 };
 
-#define PCPTUNE_POLICY_SIZES                                                                       \
-	.abi = PCPTUNE_POLICY_ABI, .size = sizeof(struct pcptune_policy),                          \
-	.sample_size = sizeof(struct pcptune_sample), .cpu_size = sizeof(struct pcptune_cpu),      \
-	.decision_size = sizeof(struct pcptune_decision),                                          \
-	.change_size = sizeof(struct pcptune_change), .param_size = sizeof(struct pcptune_param),  \
+#define PCPTUNE_POLICY_SIZES                                                                      \
+	.abi = PCPTUNE_POLICY_ABI, .size = sizeof(struct pcptune_policy),                         \
+	.sample_size = sizeof(struct pcptune_sample), .cpu_size = sizeof(struct pcptune_cpu),     \
+	.decision_size = sizeof(struct pcptune_decision),                                         \
+	.change_size = sizeof(struct pcptune_change), .param_size = sizeof(struct pcptune_param), \
 	.reason_size = sizeof(struct pcptune_reason)
 
 /* The one symbol a policy exports. */

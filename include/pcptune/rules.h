@@ -106,6 +106,21 @@ static inline const char *pcptune_rules_name(uint32_t rules)
 					   : "?";
 }
 
+/* The id of a name as pcptune_rules_name() gives it; false: there is none. */
+static inline bool pcptune_rules_parse(const char *name, uint32_t *ret_rules)
+{
+	for (uint32_t id = 0; id <= PCPTUNE_RULES_MAX; id++) {
+		const char *known = pcptune_rules_name(id);
+
+		if (pcptune_rules_known(id) && name[0] == known[0] && name[1] == known[1] &&
+		    !name[2]) {
+			*ret_rules = id;
+			return true;
+		}
+	}
+	return false;
+}
+
 /* Does this generation keep blocks of this order on a list? */
 static inline bool pcptune_rules_has_list(uint32_t rules, uint32_t order)
 {

@@ -32,7 +32,7 @@ static void page_fault1(uint32_t period, uint32_t phase, const char *params, uin
 	if (!reached || reached > (period <= 340 ? 15u : 20u))
 		fail_msg("period %u phase %u: reached after %u samples (high %u, %u)", period,
 			 phase, reached, m.m[0].st.high, m.m[1].st.high);
-	assert_true(m.m[0].st.rules == PCPTUNE_RULES_G4);
+	assert_true(m.m[0].st.rules == PCPTUNE_RULES_GX);
 	zone = m.alloc_zone - zone;
 	pages = m.alloc_pages - pages;
 	if (zone * 100 >= pages)

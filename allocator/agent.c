@@ -186,6 +186,21 @@ static void look_at_cpus(struct look *l)
 
 /* ---- the loop ---- */
 
+/* Published first, so that a CPU that begins meanwhile takes it by itself. */
+static void learn_cache(void)
+{
+	pcpa_put(&pcpa_heap.cache_slice, pcpa_cpu_cache_slice());
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++) {
+			struct pcptune_cpu_block *b = pcpa_cpu_block(i, slot);
+
+			pcpa_pcp_lock(b);
+			if (pcpa_pcp_ready(b))
+				pcpa_pcp_cache_flag(b);
+			pcpa_pcp_unlock(b);
+		}
+}
+
 static uint64_t least(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
@@ -222,6 +237,7 @@ static void *agent(void *unused)
 	(void)unused;
 	prctl(PR_SET_NAME, "pcpalloc-agent");
 	pcpa_cpu_is_agent();
+	learn_cache();
 	for (;;) {
 		uint32_t wake = __atomic_load_n(&pcpa_heap.header->wake, __ATOMIC_ACQUIRE);
 		struct look l = {.now = pcpa_now_ns(), .lease = pcpa_lease_valid()};

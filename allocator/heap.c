@@ -189,7 +189,9 @@ static int set_up(void)
 	pcpa_heap.n_slots = pcpa_cpu_slots(pcpa_heap.n_virtual);
 	pcpa_heap.n_run = o.cpus ? (uint32_t)o.cpus : pcpa_limits_run_cpus();
 	pcpa_heap.idle_ms = (uint32_t)o.idle_ms;
-	pcpa_heap.cache_slice = pcpa_cpu_cache_slice();
+	/* a dozen files: with an agent it is the agent who reads them */
+	if (!o.agent)
+		pcpa_heap.cache_slice = pcpa_cpu_cache_slice();
 	pcpa_heap.agent = o.agent;
 	pcpa_cpu_homes(nodes, !o.zones);
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)

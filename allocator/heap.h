@@ -24,7 +24,7 @@ struct pcpa_heap {
 	uint32_t n_run;	    /* CPUs that really run us */
 	uint32_t n_virtual; /* PCPALLOC_CPUS, 0: real CPUs */
 	uint32_t idle_ms;
-	uint32_t cache_slice; /* pages of data cache for one CPU, 0: not known */
+	uint32_t cache_slice; /* atomic: pages of data cache for one CPU, 0: not known yet */
 	uint32_t high_limit[PCPTUNE_MAX_ZONES];
 	bool agent;
 	struct pcpa_zone zones[PCPTUNE_MAX_ZONES];

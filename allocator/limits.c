@@ -31,9 +31,11 @@ int pcpa_read_text(const char *path, char *text, size_t size)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0)
+		if (n > 0)
+			length += (size_t)n;
+		/* files of this kind are read in one go: less than there was room for is the end */
+		if (n <= 0 || length < size - 1)
 			break;
-		length += (size_t)n;
 	}
 	pcpa_sys_close(fd);
 	text[length] = '\0';

@@ -184,11 +184,12 @@ static uint32_t max_move(const struct pcptune_pcp *p)
  * The kernel's PCPF_FREE_HIGH_BATCH: with a data-cache slice of more than three batches, a batch
  * stays when consecutive high-order frees drain.
  */
-static void update_cache_flag(struct pcptune_pcp *p)
+void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b)
 {
+	struct pcptune_pcp *p = &b->pcp;
 	uint32_t flags = pcpa_get(&p->flags) & ~PCPTUNE_RF_FREE_HIGH_BATCH;
 
-	if (pcpa_heap.cache_slice > 3 * pcpa_get(&p->batch))
+	if (pcpa_get(&pcpa_heap.cache_slice) > 3 * pcpa_get(&p->batch))
 		flags |= PCPTUNE_RF_FREE_HIGH_BATCH;
 	pcpa_put(&p->flags, flags);
 }
@@ -250,7 +251,7 @@ static void set_defaults(struct pcptune_cpu_block *b, uint32_t zone)
 	pcpa_put(&p->high, pcptune_min_u32(pcpa_get(&d->high), most));
 	pcpa_put(&p->alloc_factor, 0);
 	pcpa_put(&p->free_count, 0);
-	update_cache_flag(p);
+	pcpa_pcp_cache_flag(b);
 }
 
 static void start(struct pcptune_cpu_block *b, uint32_t zone)
@@ -402,7 +403,6 @@ static void take_values(struct pcptune_pcp *p, const struct pcptune_ctl *c)
 
 	take_rules(p, pcpa_get(&c->rules));
 	pcpa_put(&p->batch, control_value(&c->batch, pcpa_get(&p->batch), 1, PCPTUNE_MAX_BATCH));
-	update_cache_flag(p);
 	pcpa_put(&p->scale_max,
 		 control_value(&c->scale_max, pcpa_get(&p->scale_max), 0, PCPTUNE_MAX_SCALE));
 	high = control_value(&c->high, pcpa_get(&p->high), 0, most);
@@ -455,6 +455,7 @@ void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcp
 	if (!pcpa_pcp_ready(b))
 		start(b, z->id);
 	take_values(p, &b->ctl);
+	pcpa_pcp_cache_flag(b);
 	pcpa_put(state, PCPA_PCP_READY | PCPA_PCP_ADOPTED);
 	pcpa_count(&p->controls_adopted, 1);
 	__atomic_store_n(&p->ack_seq, seq, __ATOMIC_RELEASE);
@@ -475,6 +476,7 @@ void pcpa_pcp_set(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t hig
 	if (!pcpa_pcp_ready(b))
 		start(b, z->id);
 	take_values(p, &words);
+	pcpa_pcp_cache_flag(b);
 	settle(z, b, PCPA_PATH_FREE);
 }
 

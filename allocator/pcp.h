@@ -68,6 +68,8 @@ void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned f
 		    uint64_t pages, enum pcpa_cause cause, enum pcpa_path path);
 /* Takes new control words over, or gives them up when the lease ran out. */
 void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path);
+/* The rule flag that follows from the data cache and the batch. */
+void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b);
 /* One second of decay. */
 void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b);
 /* As a control word would; 0 keeps a value. */

@@ -18,6 +18,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <pcptune/rules.h>
+
 #include "allocator/agent.h"
 #include "allocator/pcp.h"
 
@@ -484,6 +486,9 @@ static void decay_child(void)
 	first = pcpa_pcp_pages(b);
 	CHECK(first > pcpa_get(&b->pcp.high_min));
 	UNTIL(pcpa_get(&b->zctr.decay_pages) > 0);
+	/* the agent has read the size of the caches, and the rules know */
+	CHECK(!(pcpa_get(&b->pcp.flags) & PCPTUNE_RF_FREE_HIGH_BATCH) ==
+	      (pcpa_cpu_cache_slice() <= 3 * 63));
 	CHECK(pcpa_get(&b->zctr.decay_pages) <= 2016);
 	CHECK_AUDIT();
 }

@@ -28,13 +28,15 @@
 #include "daemon/say.h"
 #include "daemon/target.h"
 
-#define PENDING_MAX	  64u
-#define HELLO_SECONDS	  2
-#define ACCEPT_AT_ONCE	  64
-#define DRAIN_AT_ONCE	  4096
-#define REST_MS		  500
-#define FDS_MAX		  8 /* room for descriptors of one message; more truncate it */
-#define SEGMENT_BYTES_CPU 4096u
+#define PENDING_MAX	64u
+#define HELLO_SECONDS	2
+#define ACCEPT_AT_ONCE	64
+#define DRAIN_AT_ONCE	4096
+#define REST_MS		500
+#define FDS_MAX		8      /* room for descriptors of one message; more truncate it */
+#define ENTRIES_MAX	65536u /* zones x slots of one target: bounds the memory it costs us */
+#define BYTES_PER_ENTRY 1024u
+#define EVENTS_A_MINUTE 100u
 
 struct pending {
 	struct attach *a;
@@ -51,6 +53,8 @@ struct attach {
 	struct pending *first;
 	unsigned n_pending;
 	struct say_gate gate_refused, gate_fds;
+	uint64_t events_until_ms; /* refusals that go to the log are bounded, too */
+	unsigned n_events;
 };
 
 /* A hello as it came in. */
@@ -80,6 +84,17 @@ static void reply(struct attach *a, int fd, int status, uint64_t id, const char 
 	(void)!send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+static bool may_log(struct attach *a)
+{
+	uint64_t now = mono_ms();
+
+	if (now >= a->events_until_ms) {
+		a->events_until_ms = now + 60000;
+		a->n_events = 0;
+	}
+	return a->n_events++ < EVENTS_A_MINUTE;
+}
+
 /* Says no and closes. */
 static void refuse(struct attach *a, int fd, const struct ucred *peer, int status,
 		   const char *reason)
@@ -88,8 +103,9 @@ static void refuse(struct attach *a, int fd, const struct ucred *peer, int statu
 	close(fd);
 	say_gated(&a->gate_refused, LOG_WARNING, "refused pid %ld uid %lu: %s", (long)peer->pid,
 		  (unsigned long)peer->uid, reason);
-	journal_event(a->d->journal, NULL, "refused", "pid %ld uid %lu: %s", (long)peer->pid,
-		      (unsigned long)peer->uid, reason);
+	if (may_log(a))
+		journal_event(a->d->journal, NULL, "refused", "pid %ld uid %lu: %s",
+			      (long)peer->pid, (unsigned long)peer->uid, reason);
 }
 
 /* ---- reading a hello ---- */
@@ -200,8 +216,12 @@ static bool watch(struct attach *a, struct target *t)
 
 static void open_limits(const struct daemon *d, struct segreader_limits *l)
 {
+	uint64_t entries = (uint64_t)d->config->max_cpus * PCPTUNE_MAX_ZONES;
+
+	if (entries > ENTRIES_MAX)
+		entries = ENTRIES_MAX;
 	l->max_cpus = (uint32_t)d->config->max_cpus;
-	l->max_bytes = (uint64_t)PCPTUNE_MAX_ZONES * l->max_cpus * SEGMENT_BYTES_CPU + (1u << 20);
+	l->max_bytes = entries * BYTES_PER_ENTRY + (1u << 20);
 }
 
 /* The new one wins: its process attached again, and the old connection is dead or dying. */

@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The daemon's handshake: who may attach, who is refused and why, and how a target ends."""
+import random
+import struct
+
 from daemon_fake import *
 
 REASONS = {
@@ -186,6 +189,67 @@ def counters_that_go_backwards_do_not_make_nonsense():
     top = d.sql("SELECT max(alloc_zone), max(alloc_pages), max(held_pages) FROM sample")[0]
     assert max(top) < 10**9, tuple(top)
     assert d.integrity() == "ok"
+
+
+@test
+def segments_full_of_garbage_do_no_harm():
+    d = Daemon(interval_ms=10, default={"policy": "contention"})
+    bad_ones = Fake(d, targets=4, cpus=16, zones=2, step_ms=3, scribble=True)
+    good = Fake(d, name="good")
+    assert bad_ones.reply["status"] == 0
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        for t in d.ctl("status")["targets"]:
+            d.ctl("counters", target=t["id"])
+            if t["name"] == "fake":
+                d.ctl("set", target=t["id"], cpu=3, high=500)
+                d.ctl("unset", target=t["id"])
+        time.sleep(0.05)
+    wait_for(lambda: good.dump()["cpus"][0]["high"] > 378)
+    bad_ones.end()
+    assert d.stop() == 0
+    assert d.integrity() == "ok"
+    replay_agrees(d)
+
+
+@test
+def random_datagrams_with_random_descriptors_do_no_harm():
+    d = Daemon()
+    rng = random.Random(7)
+    before = descriptors(d.proc.pid)
+    r, w = os.pipe()
+    a, b = socketlib.socketpair()
+    null = os.open("/dev/null", os.O_RDWR)
+    folder = os.open("/", os.O_RDONLY)
+    defer(lambda: (os.close(r), os.close(w), a.close(), b.close(), os.close(null),
+                   os.close(folder)))
+    hello = struct.pack("<IHHIIQ", 0x50435057, 1, 24, 1, 0, 4096)
+    end = time.monotonic() + 2
+    n = 0
+    while time.monotonic() < end:
+        s = socketlib.socket(socketlib.AF_UNIX, socketlib.SOCK_SEQPACKET)
+        s.connect(d.socket)
+        data = bytearray(hello if rng.random() < 0.7 else rng.randbytes(rng.randrange(1, 5000)))
+        for _ in range(rng.randrange(3)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        fds = rng.sample([r, w, a.fileno(), b.fileno(), null, folder], rng.randrange(6))
+        try:
+            if fds:
+                socketlib.send_fds(s, [bytes(data)], fds)
+            else:
+                s.send(bytes(data))
+            for _ in range(rng.randrange(2)):
+                s.send(b"more")
+        except OSError:
+            pass
+        s.close()
+        n += 1
+    assert n > 100
+    good = Fake(d)
+    assert good.reply["status"] == 0
+    good.end()
+    wait_for(lambda: descriptors(d.proc.pid) <= before)
+    assert d.sql("SELECT count(*) FROM event WHERE kind = 'refused'")[0][0] <= 100
 
 
 @test

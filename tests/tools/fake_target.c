@@ -4,14 +4,15 @@
  *
  *   fake_target --socket PATH [--targets N] [--cpus C] [--zones Z] [--active PERMILLE]
  *               [--step-ms N] [--name NAME] [--tag HEX] [--id HEX] [--reconnect] [--never-ack]
- *               [--backwards] [--bad KIND] [--steps N]
+ *               [--backwards] [--scribble] [--bad KIND] [--steps N]
  *
  * Prints one JSON line for each attachment: {"status":0,"id":3,"reason":"","lease_ns":5000000000},
  * then {"ready":true}, and goes on stepping. Lines on standard input are commands, each answered by
  * one JSON line: "dump" (control words and decisions taken over), "rest", "work PERMILLE", "write I
  * HIGH" (a stranger's hand in the control words of CPU index I), "attach" (attach again as the same
  * target), "chatter" (send something after the hello). End of file on standard input ends it.
- * With --steps N it ends after so many steps.
+ * With --steps N it ends after so many steps. --scribble fills the whole segment with random bytes
+ * in every step.
  *
  * --bad KIND sends one broken hello or segment and prints what comes back: see bad_kinds.
  */
@@ -23,7 +24,7 @@ struct options {
 	const char *socket, *bad;
 	struct fake_shape shape;
 	uint32_t targets, active, step_ms, steps;
-	bool reconnect, never_ack, backwards;
+	bool reconnect, never_ack, backwards, scribble;
 };
 
 static struct options opt = {
@@ -417,12 +418,28 @@ static void go_backwards(struct fake *f)
 	}
 }
 
+/* What a hostile or broken program may do to its segment: anything, header included. */
+static void scribble(struct fake *f)
+{
+	static uint64_t x = 88172645463325252u;
+
+	for (size_t i = 0; i + 8 <= f->bytes; i += 8) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		if (x % 8 == 0) /* some words large, some small, most as they were */
+			FAKE_PUT((uint64_t *)(void *)(f->base + i), x % 3 ? x : x & 0xffff);
+	}
+}
+
 static void step_all(struct fake *f)
 {
 	for (uint32_t i = 0; i < opt.targets; i++) {
 		fake_step(&f[i], opt.active, !opt.never_ack);
 		if (opt.backwards && f[i].steps % 7 == 0)
 			go_backwards(&f[i]);
+		if (opt.scribble)
+			scribble(&f[i]);
 	}
 }
 
@@ -461,7 +478,8 @@ static const struct option options[] = {
 	{"zones", 1, NULL, 'z'},     {"active", 1, NULL, 'a'},	  {"step-ms", 1, NULL, 'm'},
 	{"name", 1, NULL, 'n'},	     {"tag", 1, NULL, 'g'},	  {"id", 1, NULL, 'i'},
 	{"steps", 1, NULL, 'N'},     {"bad", 1, NULL, 'b'},	  {"reconnect", 0, NULL, 'r'},
-	{"never-ack", 0, NULL, 'k'}, {"backwards", 0, NULL, 'B'}, {NULL, 0, NULL, 0},
+	{"never-ack", 0, NULL, 'k'}, {"backwards", 0, NULL, 'B'}, {"scribble", 0, NULL, 'S'},
+	{NULL, 0, NULL, 0},
 };
 
 static uint32_t number(const char *s)
@@ -513,6 +531,9 @@ static bool take(int c)
 		break;
 	case 'B':
 		opt.backwards = true;
+		break;
+	case 'S':
+		opt.scribble = true;
 		break;
 	default:
 		return false;

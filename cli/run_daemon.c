@@ -205,10 +205,10 @@ static char *absolute(const char *path)
 	return asprintf(&full, "%s/%s", cwd, path) < 0 ? NULL : full;
 }
 
-/* Directory of our own executable with a trailing name: where an uninstalled build has its parts */
-static bool beside_us(const char *name, char *path, size_t n)
+/* A file or directory by its place beside our executable: how an uninstalled build finds its parts */
+static bool beside_us(const char *name, char path[PATH_MAX])
 {
-	char exe[PATH_MAX];
+	char exe[PATH_MAX], full[PATH_MAX + 64];
 	ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
 	char *slash;
 
@@ -219,7 +219,8 @@ static bool beside_us(const char *name, char *path, size_t n)
 	if (!slash)
 		return false;
 	*slash = '\0';
-	return (size_t)snprintf(path, n, "%s/%s", exe, name) < n && access(path, R_OK) == 0;
+	snprintf(full, sizeof(full), "%s/%s", exe, name);
+	return realpath(full, path) != NULL;
 }
 
 static const char *default_policy(void)
@@ -267,7 +268,7 @@ static int put_config(FILE *f, const struct run_args *a, struct run_daemon *d, c
 	/* a log that was asked for by name has to be there */
 	fprintf(f, ";\n  required = %s;\n};\n", a->db ? "true" : "false");
 	path = getenv("PCPTUNE_POLICY_PATH");
-	if (!path && beside_us("../lib/pcptune/policies", policies, sizeof(policies)))
+	if (!path && beside_us("../lib/pcptune/policies", policies))
 		path = policies;
 	if (path) {
 		fputs("policy_path = ", f);
@@ -345,7 +346,7 @@ __attribute__((noreturn)) static void become_daemon(const char *config, const ch
 	fd = open(out, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	dup2(fd, STDOUT_FILENO);
 	dup2(fd, STDERR_FILENO);
-	if (beside_us("pcptuned", path, sizeof(path)))
+	if (beside_us("pcptuned", path))
 		execl(path, "pcptuned", "--foreground", "-c", config, (char *)NULL);
 	execlp("pcptuned", "pcptuned", "--foreground", "-c", config, (char *)NULL);
 	dprintf(STDERR_FILENO, "pcptuned: %s\n", strerror(errno));
@@ -394,6 +395,22 @@ static int wait_until_ready(struct run_daemon *d, const char *out)
 	return -1;
 }
 
+/* What the daemon said, without the places in a file that the user never saw. */
+static void print_refusal(const char *text, const char *config)
+{
+	size_t len = strlen(config);
+	const char *end;
+
+	for (; *text; text = *end ? end + 1 : end) {
+		end = strchrnul(text, '\n');
+		if (!strncmp(text, config, len) && text[len] == ':') {
+			text += len + 1;
+			text += strspn(text, "0123456789: ");
+		}
+		fprintf(stderr, "%.*s\n", (int)(end - text), text);
+	}
+}
+
 static void give_up(struct run_daemon *d)
 {
 	run_daemon_end(d);
@@ -421,7 +438,7 @@ static int start(const struct run_args *a, struct run_daemon *d, const char *con
 	if (r == 0)
 		return -1;
 	if (r > 0 && (a->policy || a->set.n || a->db)) {
-		fprintf(stderr, "%s\n", d->why);
+		print_refusal(d->why, config);
 		cli_error("the daemon refused what was asked for; the program was not started");
 		give_up(d);
 		return r == CLI_USAGE ? CLI_USAGE : CLI_ERROR;

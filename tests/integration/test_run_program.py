@@ -192,6 +192,7 @@ def wrong_command_lines_start_nothing():
         assert r.returncode == code, (opts, r)
         for w in words:
             assert w in r.stderr, (opts, w, r.stderr)
+        assert "pcptuned.conf" not in r.stderr, r.stderr
         assert not os.path.exists(mark), opts
         assert not glob.glob(os.path.join(runtime_dir(), "pcptune-run-*")), opts
 

@@ -100,6 +100,32 @@ static void test_every_key_is_named(void **state)
 	free(man);
 }
 
+/* README has one row for each key, with its default where there is one. */
+static void test_readme_names_every_key(void **state)
+{
+	char *readme = read_source("README.md");
+	size_t rows = 0, want = 2; /* title and rule of the table */
+
+	(void)state;
+	for (size_t i = 0; i < config_n_keys; i++) {
+		const struct config_key *k = &config_keys[i];
+
+		if (k->type == CONFIG_GROUP && !strchr(k->name, '.'))
+			continue; /* its members have rows */
+		want++;
+		if (!has(readme, "| `", k->name, k->def ? "` | `" : "` |  | "))
+			fail_msg("%s is not in the table of README.md", k->name);
+		if (k->def && !has(readme, "` | `", k->def, "` | "))
+			fail_msg("README.md: another default of %s", k->name);
+	}
+	for (const char *p = strstr(readme, "| key | default |"); p && p[0] == '|'; rows++) {
+		p = strchr(p, '\n');
+		p = p ? p + 1 : NULL;
+	}
+	assert_int_equal(rows, want);
+	free(readme);
+}
+
 /* The values in the sample are the defaults, and the rules shown in it are good ones. */
 static void test_sample_parses(void **state)
 {
@@ -181,8 +207,11 @@ static void test_ranges_of_all_ints(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sample_file),	   cmocka_unit_test(test_man_page),
-		cmocka_unit_test(test_every_key_is_named), cmocka_unit_test(test_sample_parses),
+		cmocka_unit_test(test_sample_file),
+		cmocka_unit_test(test_man_page),
+		cmocka_unit_test(test_every_key_is_named),
+		cmocka_unit_test(test_readme_names_every_key),
+		cmocka_unit_test(test_sample_parses),
 		cmocka_unit_test(test_ranges_of_all_ints),
 	};
 

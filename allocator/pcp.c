@@ -127,7 +127,7 @@ static inline void push(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 
 	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED, order);
 	*list_slot(l, word) = (uintptr_t)block;
-	pcpa_put(&l->word, word + PCPTUNE_WORD_PUSH);
+	pcpa_publish(&l->word, word + PCPTUNE_WORD_PUSH);
 	pcpa_count(pages_word(b), 1u << order);
 }
 
@@ -137,7 +137,7 @@ static inline void *pop(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	uint64_t word = pcpa_get(&l->word);
 	void *block = (void *)(uintptr_t)*list_slot(l, word - 1);
 
-	pcpa_put(&l->word, word + PCPTUNE_WORD_POP);
+	pcpa_publish(&l->word, word + PCPTUNE_WORD_POP);
 	pcpa_put(pages_word(b), pcpa_pcp_pages(b) - (1u << order));
 	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_IN_USE, order);
 	return block;
@@ -273,7 +273,7 @@ static void give_coldest(struct pcpa_zone *z, struct pcptune_list *l, unsigned o
 	void *block = (void *)(uintptr_t)*list_slot(l, (uint64_t)tail);
 
 	pcpa_zone_give(z, pcpa_page_number(z, block), order, PCPA_BACKED);
-	pcpa_put(&l->tail, tail + 1);
+	pcpa_publish(&l->tail, tail + 1);
 }
 
 static void count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause)
@@ -516,7 +516,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 		*list_slot(l, (uint64_t)(tail - 1 - got)) = (uintptr_t)pcpa_page_address(z, pfn);
 	}
 	if (got) {
-		pcpa_put(&l->tail, tail - got);
+		pcpa_publish(&l->tail, tail - got);
 		pcpa_count(pages_word(b), (uint64_t)got << order);
 		pcpa_count(&b->zctr.alloc_zone, (uint64_t)got << order);
 		pcpa_count(&b->zctr.refills, 1);

@@ -20,6 +20,11 @@
 
 #define pcpa_get(p)    __atomic_load_n((p), __ATOMIC_RELAXED)
 #define pcpa_put(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+/*
+ * For the two words of a list: a reader in another process takes word, tail, word, and what it sees
+ * of one must not be newer than what it sees of the other. Costs nothing on x86.
+ */
+#define pcpa_publish(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 
 static inline void pcpa_count(uint64_t *counter, uint64_t n)
 {

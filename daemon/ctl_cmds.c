@@ -286,19 +286,27 @@ _Static_assert(sizeof(struct limits) == N_LIMITS * sizeof(uint32_t), "one key fo
 
 static bool rules_value(const json_t *v, uint32_t *ret)
 {
-	static const uint32_t known[] = {PCPTUNE_RULES_G0, PCPTUNE_RULES_G1, PCPTUNE_RULES_G4};
 	const char *text = json_string_value(v);
 
 	if (!text) {
 		*ret = (uint32_t)json_integer_value(v);
 		return json_integer_value(v) <= PCPTUNE_RULES_MAX && pcptune_rules_known(*ret);
 	}
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-		*ret = known[i];
-		if (!strcmp(text, pcptune_rules_name(known[i])))
-			return true;
+	return pcptune_rules_parse(text, ret);
+}
+
+/* "g0 g1 g4 ..." */
+static void rules_wrong(struct ctl_answer *a)
+{
+	char all[128];
+	size_t len = 0;
+
+	for (uint32_t i = 0; i <= PCPTUNE_RULES_MAX && len < sizeof(all); i++) {
+		if (pcptune_rules_known(i))
+			len += (size_t)snprintf(all + len, sizeof(all) - len, " %s",
+						pcptune_rules_name(i));
 	}
-	return false;
+	fail(a, "invalid", "rules, allowed:%s", all);
 }
 
 /* What was asked for: values, and a bit for each one given. */
@@ -315,7 +323,7 @@ static bool limits_of_request(json_t *request, uint32_t *values, uint32_t *ret_g
 		if (!strcmp(limit_keys[i].name, "rules")) {
 			if (rules_value(v, &values[i]))
 				continue;
-			fail(a, "invalid", "rules, allowed: \"g0\", \"g1\", \"g4\"");
+			rules_wrong(a);
 			return false;
 		}
 		values[i] = (uint32_t)json_integer_value(v);
@@ -624,7 +632,7 @@ static const char *kind_wrong(enum kind kind, const json_t *v)
 	case KIND_RULES:
 		return json_is_string(v) || (json_is_integer(v) && i >= 0)
 			       ? NULL
-			       : "\"g0\", \"g1\", \"g4\"";
+			       : "the name of a generation";
 	}
 	return "nothing";
 }

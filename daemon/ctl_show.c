@@ -85,6 +85,17 @@ static const char *policy_state(const struct target *t)
 	return "pinned";
 }
 
+/* What chose the policy; and what keeps it from acting. */
+static void put_why(json_t *o, struct target *t)
+{
+	char text[sizeof(t->policy_why) + 80];
+
+	snprintf(text, sizeof(text), "%s%s", t->policy_why,
+		 journal_holds(t->d->journal) ? "; held: the log can not be written (log.required)"
+					      : "");
+	put_text(o, "why", text);
+}
+
 json_t *show_target_line(struct target *t)
 {
 	json_t *o = json_object();
@@ -161,7 +172,7 @@ json_t *show_target(struct target *t)
 	json_object_set_new(o, "tag", t->info.run_tag ? json_string(tag) : json_null());
 	put_text(o, "mode", mode_name(segreader_mode(t->sr)));
 	put_text(o, "policy_state", policy_state(t));
-	put_text(o, "why", t->policy_why);
+	put_why(o, t);
 	json_object_set_new(o, "dry_run", json_boolean(t->active.dry_run));
 	json_object_set_new(o, "cpu_us", known ? json_integer((json_int_t)us) : json_null());
 	json_object_set_new(o, "contend_pct",
@@ -196,7 +207,7 @@ json_t *show_policy(struct target *t)
 		json_object_set_new(params, row->name, show_param(row, t->active.params[i]));
 	}
 	json_object_set_new(o, "params", params);
-	put_text(o, "why", t->policy_why);
+	put_why(o, t);
 	put_text(o, "state", policy_state(t));
 	return o;
 }

@@ -140,6 +140,7 @@ def on_a_full_disk_a_required_log_holds_everything():
     before = f.dump()["cpus"]
     r = d.ctl_raw({"cmd": "set", "target": "fake", "high": 1234})
     assert not r["ok"] and "log.required" in r["error"], r
+    assert "held" in d.target("fake")["why"]
     time.sleep(1)
     assert [c["seq"] for c in f.dump()["cpus"]] == [c["seq"] for c in before]
     adopted = {c["decision"] for c in before} - {0} | set(f.dump()["adopted"])

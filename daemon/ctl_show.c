@@ -40,6 +40,21 @@ static json_t *percent(uint64_t wait_ns, uint64_t cpu_us, bool known)
 	return json_real((double)wait_ns / 10.0 / (double)cpu_us);
 }
 
+/* A target at rest has no samples that would turn its window: what it shows is over. */
+static bool window_over(const struct target *t)
+{
+	uint64_t interval_us = (uint64_t)t->d->config->interval_ms * 1000u;
+
+	return boot_us() > t->window_end_us + 1000000u + 2 * interval_us;
+}
+
+static json_t *window_percent(const struct target *t, uint64_t wait_ns)
+{
+	if (window_over(t))
+		return percent(0, 0, t->cpu_us != 0);
+	return percent(wait_ns, t->shown_cpu_us + t->window_cpu_us, t->cpu_us != 0);
+}
+
 static json_t *show_log(struct daemon *d)
 {
 	static const char *const names[] = {"off", "ok", "lost"};
@@ -133,8 +148,7 @@ static json_t *show_cpu(struct target *t, uint32_t i, const struct pcptune_cpu *
 	put(o, "drains", c->drains);
 	put(o, "free_high", c->free_high);
 	json_object_set_new(o, "contend_pct",
-			    percent(t->shown_wait[i] + t->window_wait[i],
-				    t->shown_cpu_us + t->window_cpu_us, t->cpu_us != 0));
+			    window_percent(t, t->shown_wait[i] + t->window_wait[i]));
 	json_object_set_new(o, "pinned", json_boolean(m->flags & MARK_PINNED));
 	json_object_set_new(o, "drift", json_boolean(m->flags & MARK_DRIFT));
 	return o;
@@ -176,8 +190,7 @@ json_t *show_target(struct target *t)
 	json_object_set_new(o, "dry_run", json_boolean(t->active.dry_run));
 	json_object_set_new(o, "cpu_us", known ? json_integer((json_int_t)us) : json_null());
 	json_object_set_new(o, "contend_pct",
-			    percent(t->shown_wait_ns + t->window_wait_ns,
-				    t->shown_cpu_us + t->window_cpu_us, known));
+			    window_percent(t, t->shown_wait_ns + t->window_wait_ns));
 	for (uint32_t z = 0; z < t->info.n_zones; z++)
 		json_array_append_new(zones, show_zone(t, z));
 	json_object_set_new(o, "zones", zones);

@@ -265,7 +265,6 @@ def the_lease_is_renewed_while_the_daemon_lives():
 
 @test
 def a_real_program_attaches_and_reconnects_after_a_restart():
-    requires_release()
     pf = os.path.join(BENCH, "page_fault1")
     if not os.path.exists(pf):
         skip("bench/page_fault1 is not built")

@@ -64,6 +64,23 @@ def status_targets_counters_and_version_have_their_keys():
 
 
 @test
+def contention_is_shown_while_it_lasts_and_no_longer():
+    d = Daemon(default={"policy": "static", "params": {"keep": True}})
+    f = Fake(d)  # waits 20 us in every fourth burst of a CPU
+
+    def contended():
+        t = d.target("fake")
+        return t["contend_pct"] and all(c["contend_pct"] > 0 for c in t["zones"][0]["cpus"])
+    wait_for(contended)
+    t = d.target("fake")
+    assert abs(sum(c["contend_pct"] for c in t["zones"][0]["cpus"]) - t["contend_pct"]) < \
+        0.5 * t["contend_pct"], t
+    f.cmd("rest")
+    wait_for(lambda: d.target("fake")["contend_pct"] == 0)
+    assert [c["contend_pct"] for c in d.target("fake")["zones"][0]["cpus"]] == [0] * 4
+
+
+@test
 def set_pins_and_is_logged_and_unset_lets_the_policy_go_on():
     d = Daemon(default={"policy": "contention"})
     f = Fake(d)

@@ -506,9 +506,31 @@ static uint32_t neediest(const struct state *st, uint32_t n)
 	return best;
 }
 
+/*
+ * What is too little to be worth a decision already now: the room only shrinks. Where the budget is
+ * used up this is all there is to do, and it costs one pass.
+ */
+static void cut_hopeless(struct state *st, const struct pcptune_sample *s, struct tally *t)
+{
+	for (uint32_t i = 0; i < s->n_cpus; i++) {
+		struct cpu_state *cs = &st->cpu[i];
+		uint64_t high, most;
+
+		if (!cs->wanted)
+			continue;
+		high = pcptune_sample_cpu(s, i)->high;
+		most = cs->wanted > high + t->room ? high + t->room : cs->wanted;
+		if (most >= high + high / 8 + 1)
+			continue;
+		cs->wanted = 0;
+		t->cut++;
+	}
+}
+
 /* Largest need first: cuts what is wanted to what the budget has left. */
 static void share(struct state *st, const struct pcptune_sample *s, struct tally *t)
 {
+	cut_hopeless(st, s, t);
 	for (uint32_t n = 0; n < GRANTS_MAX; n++) {
 		uint32_t i = neediest(st, s->n_cpus), high;
 		struct cpu_state *cs;

@@ -338,6 +338,7 @@ void pcpa_agent_unlock(void)
 
 void pcpa_agent_forget(void)
 {
+	pcpa_lock_forget_waiters(&return_lock);
 	pcpa_attach_forget();
 	pcpa_put(&started, 0);
 	pcpa_put(&pcpa_agent_bell, 1);

@@ -301,6 +301,7 @@ uint32_t pcpa_attach_wait_ms(void)
 /* In the child of a fork, lock held: the socket is the parent's. */
 void pcpa_attach_forget(void)
 {
+	pcpa_lock_forget_waiters(&attach_lock);
 	pcpa_fd_drop(&sock);
 	enter(PCPA_ATTACH_NONE);
 	was_attached = false;

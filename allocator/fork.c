@@ -92,7 +92,11 @@ static void after_in_parent(void)
 
 static void after_in_child(void)
 {
+	pcpa_lock_forget_waiters(&fork_lock);
+	pcpa_heap_forget_waiters();
 	if (took_all) {
+		for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
+			pcpa_lock_forget_waiters(&pcpa_heap.zones[zone].lock);
 		pcpa_agent_forget();
 		pcpa_segment_renew();
 	}

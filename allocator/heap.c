@@ -38,6 +38,11 @@ void pcpa_heap_unlock(void)
 	pcpa_lock_release(&start_lock);
 }
 
+void pcpa_heap_forget_waiters(void)
+{
+	pcpa_lock_forget_waiters(&start_lock);
+}
+
 void pcpa_heap_is_preload(void)
 {
 	pcpa_heap_seg_flags |= PCPTUNE_SEG_PRELOAD;

@@ -53,6 +53,7 @@ static inline int pcpa_heap_get(void)
 /* fork: the lock of the first allocation */
 void pcpa_heap_lock(void);
 void pcpa_heap_unlock(void);
+void pcpa_heap_forget_waiters(void);
 
 static inline struct pcptune_cpu_block *pcpa_cpu_block(uint32_t zone, uint32_t slot)
 {

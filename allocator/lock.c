@@ -33,24 +33,98 @@ static bool spin_for(struct pcpa_lock *lock)
 	return false;
 }
 
+static void sleep_on(uint32_t *word, uint32_t value, const struct timespec *most)
+{
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, most, NULL, 0);
+}
+
+static void wake_one(uint32_t *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/*
+ * The patience is over. `hungry` is counted up before the word is set to 2, and a release looks at
+ * it after the word was set to 0 (all in one total order): either we find the word 0 and have the
+ * lock, or some holder from now on finds the word 2, then us, and hands over. Nobody leaves but as
+ * the owner, and an owner counts himself out first. So an owner who sees somebody hungry can rely
+ * on him to take the grant.
+ */
+static void wait_hungry(struct pcpa_lock *lock)
+{
+	uint32_t granted = 1;
+
+	__atomic_fetch_add(&lock->hungry, 1, __ATOMIC_SEQ_CST);
+	if (__atomic_exchange_n(&lock->word, 2, __ATOMIC_SEQ_CST))
+		while (!__atomic_compare_exchange_n(&lock->grant, &granted, 0, false,
+						    __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+			sleep_on(&lock->grant, 0, NULL);
+			granted = 1;
+		}
+	__atomic_fetch_sub(&lock->hungry, 1, __ATOMIC_SEQ_CST);
+}
+
+static void wait_asleep(struct pcpa_lock *lock)
+{
+	uint64_t start = pcpa_now_ns(), waited = 0;
+
+	while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE)) {
+		struct timespec rest = {0, (long)(PCPA_LOCK_PATIENCE_NS - waited)};
+
+		sleep_on(&lock->word, 2, &rest);
+		waited = pcpa_now_ns() - start;
+		if (waited >= PCPA_LOCK_PATIENCE_NS) {
+			wait_hungry(lock);
+			return;
+		}
+	}
+}
+
 void pcpa_lock_take(struct pcpa_lock *lock)
 {
 	int saved = errno;
 
 	if (pcpa_lock_try(lock) || spin_for(lock))
 		return;
-	while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE))
-		syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+	wait_asleep(lock);
 	/* sleeping it was: spin less next time */
 	pcpa_put(&lock->spins, pcpa_get(&lock->spins) / 2);
 	errno = saved;
 }
 
-void pcpa_lock_release(struct pcpa_lock *lock)
+/* The word is 2 and ours. */
+static __attribute__((noinline)) void release_slept_for(struct pcpa_lock *lock)
 {
 	int saved = errno;
 
-	if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
-		syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	for (;;) {
+		if (__atomic_load_n(&lock->hungry, __ATOMIC_SEQ_CST)) {
+			__atomic_store_n(&lock->grant, 1, __ATOMIC_RELEASE);
+			wake_one(&lock->grant);
+			break;
+		}
+		__atomic_exchange_n(&lock->word, 0, __ATOMIC_SEQ_CST);
+		wake_one(&lock->word);
+		/* one who became hungry in between: is the word 0, we are the holder who hands over */
+		if (!__atomic_load_n(&lock->hungry, __ATOMIC_SEQ_CST) ||
+		    __atomic_exchange_n(&lock->word, 2, __ATOMIC_SEQ_CST))
+			break;
+	}
 	errno = saved;
+}
+
+void pcpa_lock_release(struct pcpa_lock *lock)
+{
+	uint32_t held = 1;
+
+	if (!__atomic_compare_exchange_n(&lock->word, &held, 0, false, __ATOMIC_RELEASE,
+					 __ATOMIC_RELAXED))
+		release_slept_for(lock);
+}
+
+void pcpa_lock_forget_waiters(struct pcpa_lock *lock)
+{
+	pcpa_put(&lock->hungry, 0);
+	pcpa_put(&lock->grant, 0);
+	pcpa_put(&lock->word, 1);
 }

@@ -16,11 +16,14 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
 #include "allocator/agent.h"
 #include "allocator/deferred.h"
+#include "allocator/limits.h"
 #include "allocator/pcp.h"
 
 #define MS	     UINT64_C(1000000)
@@ -32,6 +35,7 @@
 #define SLACK_PAGES  2048u
 #define LONG_MS	     10000u
 #define ATTACHED_MS  5000u /* how late the end of the daemon may be seen */
+#define ALONE_MS     20u   /* without the first thread: how late the end may be seen */
 #define STACK_SIZE   (256u * 1024)
 
 uint32_t pcpa_agent_bell = 1;
@@ -168,9 +172,11 @@ static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	} else if (l->now - s->idle_ns >= pcpa_heap.idle_ms * MS) {
 		empty_lists(z, b, mark);
 	}
-	if (l->tick && !l->lease) {
+	if (l->tick) {
 		pcpa_pcp_lock(b);
-		pcpa_pcp_tick(z, b);
+		pcpa_pcp_fold(b);
+		if (!l->lease)
+			pcpa_pcp_tick(z, b);
 		pcpa_pcp_unlock(b);
 	}
 	l->watch |= pcpa_pcp_pages(b) != 0;
@@ -230,6 +236,45 @@ static void sleep_on(uint32_t wake, uint64_t ms)
 	syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAIT, wake, &t, NULL, 0);
 }
 
+static uint32_t leader_ends; /* atomic: said so */
+
+/*
+ * The first thread may end by pthread_exit() while others go on; the process ends with the last of
+ * them. We would be that last one, and for ever. True: but for us and the remains of the first
+ * nobody is left. *ret_gone: the first one ended.
+ */
+static bool left_alone(bool *ret_gone)
+{
+	char text[512], *at;
+	int field = 3;
+
+	*ret_gone = false;
+	if (pcpa_read_text("/proc/self/stat", text, sizeof(text)) <= 0)
+		return false;
+	at = strrchr(text, ')');
+	if (!at || at[1] != ' ')
+		return false;
+	at += 2;
+	*ret_gone = *at == 'Z';
+	for (; *at && field < 20; at++)
+		field += *at == ' ';
+	return *ret_gone && strtoul(at, NULL, 10) == 2;
+}
+
+static void ring(void)
+{
+	__atomic_fetch_add(&pcpa_heap.header->wake, 1, __ATOMIC_RELEASE);
+	syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void pcpa_agent_leader_ends(void)
+{
+	if (!pcpa_get(&started))
+		return;
+	pcpa_put(&leader_ends, 1);
+	ring();
+}
+
 static void *agent(void *unused)
 {
 	uint64_t next_tick = pcpa_now_ns() + TICK_MS * MS;
@@ -242,7 +287,7 @@ static void *agent(void *unused)
 		uint32_t wake = __atomic_load_n(&pcpa_heap.header->wake, __ATOMIC_ACQUIRE);
 		struct look l = {.now = pcpa_now_ns(), .lease = pcpa_lease_valid()};
 		enum pcpa_attach attach = pcpa_attach_step();
-		bool pending, returned;
+		bool pending, returned, gone;
 		uint64_t ms;
 
 		pcpa_proc_add(&pcpa_heap.proc->agent_ticks, 1);
@@ -253,6 +298,10 @@ static void *agent(void *unused)
 		pending = look_at_zones(l.tick);
 		returned = pending && pcpa_return_pages(SLACK_PAGES, RETURN_PAGES, COLD_TICKS, 1);
 		ms = sleep_ms(&l, pending, returned, attach);
+		if (left_alone(&gone))
+			exit(0);
+		if (gone || pcpa_get(&leader_ends))
+			ms = least(ms, ALONE_MS);
 		if (!l.watch && !pending)
 			__atomic_store_n(&pcpa_agent_bell, 1, __ATOMIC_RELEASE);
 		sleep_on(wake, ms ? ms : 1);
@@ -316,8 +365,7 @@ void pcpa_agent_attend(void)
 			__atomic_fetch_or(&pcpa_heap.header->flags, PCPTUNE_SEG_NO_AGENT,
 					  __ATOMIC_RELAXED);
 	} else {
-		__atomic_fetch_add(&pcpa_heap.header->wake, 1, __ATOMIC_RELEASE);
-		syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAKE, 1, NULL, NULL, 0);
+		ring();
 	}
 	errno = saved;
 }
@@ -341,5 +389,6 @@ void pcpa_agent_forget(void)
 	pcpa_lock_forget_waiters(&return_lock);
 	pcpa_attach_forget();
 	pcpa_put(&started, 0);
+	pcpa_put(&leader_ends, 0);
 	pcpa_put(&pcpa_agent_bell, 1);
 }

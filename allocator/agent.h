@@ -18,6 +18,8 @@
  */
 extern uint32_t pcpa_agent_bell;
 void pcpa_agent_attend(void);
+/* The first thread ends, and the process perhaps not: any thread, allocator in use. */
+void pcpa_agent_leader_ends(void);
 
 /* Gives free memory of all zones back, but for `slack` pages a zone, at most `most` pages. */
 size_t pcpa_return_pages(uint64_t slack, uint64_t most, uint32_t cold_ticks, int as_agent);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "allocator/agent.h"
+#include "allocator/deferred.h"
 #include "allocator/fork.h"
 #include "allocator/pcp.h"
 
@@ -222,6 +223,12 @@ bad:
 	return NULL;
 }
 
+/* In the midst of a fork, by the thread that forks. */
+static inline bool must_put_off(void)
+{
+	return pcpa_get(&pcpa_heap.ready) == PCPA_FORKING && pcpa_in_zone;
+}
+
 static inline void free_block(void *block, unsigned order, const void *caller)
 {
 	struct pcpa_zone *z;
@@ -230,7 +237,9 @@ static inline void free_block(void *block, unsigned order, const void *caller)
 	if (!block)
 		return;
 	z = check_block(block, order, caller);
-	if (z)
+	if (z && __builtin_expect(must_put_off(), 0))
+		pcpa_deferred_push(block, order);
+	else if (z)
 		pcpa_pcp_free(z, pcpa_cpu_slot(), order, block);
 	errno = saved;
 }
@@ -247,6 +256,11 @@ void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks)
 	size_t first = 0;
 	int saved = errno;
 
+	if (must_put_off()) {
+		for (size_t i = 0; i < n; i++)
+			free_block(blocks[i], order, CALLER);
+		return;
+	}
 	for (size_t i = 0; i < n; i++) {
 		struct pcpa_zone *this = blocks[i] ? check_block(blocks[i], order, CALLER) : NULL;
 

@@ -64,6 +64,8 @@ static void before(void)
 		return;
 	pcpa_agent_lock();
 	pcpa_lock_all();
+	/* handlers of others that run from here on, in the child before ours even, keep out */
+	__atomic_store_n(&pcpa_heap.ready, PCPA_FORKING, __ATOMIC_RELEASE);
 	pcpa_segment_snapshot();
 }
 
@@ -73,6 +75,7 @@ static void release(void)
 	sigset_t old = old_mask;
 
 	if (took_all) {
+		__atomic_store_n(&pcpa_heap.ready, 1, __ATOMIC_RELEASE);
 		pcpa_unlock_all();
 		pcpa_agent_unlock();
 	}
@@ -107,8 +110,19 @@ int pcpa_fork_register(void)
 {
 	static bool done;
 
-	if (!done && pthread_atfork(before, after_in_parent, after_in_child))
-		return -ENOMEM;
-	done = true;
-	return 0;
+	if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL))
+		return 0;
+	if (!pthread_atfork(before, after_in_parent, after_in_child))
+		return 0;
+	__atomic_store_n(&done, false, __ATOMIC_RELEASE);
+	return -ENOMEM;
+}
+
+/*
+ * The earlier, the better: handlers run last registered first, and one that waits for a lock below
+ * which another thread allocates must not do so while we hold ours.
+ */
+__attribute__((constructor(101))) static void register_early(void)
+{
+	pcpa_fork_register();
 }

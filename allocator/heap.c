@@ -13,6 +13,7 @@
 
 #include <pcptune/rules.h>
 
+#include "allocator/deferred.h"
 #include "allocator/fork.h"
 #include "allocator/heap.h"
 #include "allocator/limits.h"
@@ -222,7 +223,9 @@ int pcpa_heap_start(void)
 			__atomic_store_n(&pcpa_heap.ready, 1, __ATOMIC_RELEASE);
 	}
 	pcpa_lock_release(&start_lock);
-	pcpa_in_zone--;
+	/* what a handler of this thread freed meanwhile */
+	if (!--pcpa_in_zone && !error)
+		pcpa_deferred_flush();
 	errno = saved;
 	return error;
 }

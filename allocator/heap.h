@@ -17,8 +17,14 @@ struct pcpa_defaults {
 	uint32_t rules, high, high_min, high_max, batch, scale_max;
 };
 
+/*
+ * `ready` between prepare and the end of a fork. The lists may then be the parent's, seen from the
+ * child: nobody allocates, the forking thread puts its frees off, all others wait.
+ */
+#define PCPA_FORKING 2u
+
 struct pcpa_heap {
-	uint32_t ready; /* atomic: 0 not yet, 1 yes */
+	uint32_t ready; /* atomic: 0 not yet, 1 yes, PCPA_FORKING */
 	uint32_t n_zones;
 	uint32_t n_slots;   /* CPU slots per zone, the last is the shared one */
 	uint32_t n_run;	    /* CPUs that really run us */
@@ -45,7 +51,7 @@ int pcpa_heap_start(void);
 
 static inline int pcpa_heap_get(void)
 {
-	if (__builtin_expect(__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE), 1))
+	if (__builtin_expect(__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE) == 1, 1))
 		return 0;
 	return pcpa_heap_start();
 }
@@ -79,7 +85,7 @@ static inline struct pcpa_zone *pcpa_heap_zone_of(const void *address)
 /* Counters of the preload library; NULL before the first allocation. */
 static inline struct pcptune_proc_block *pcpa_proc(void)
 {
-	return __atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE) ? pcpa_heap.proc : NULL;
+	return __atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE) == 1 ? pcpa_heap.proc : NULL;
 }
 
 /* A wrong free that the preload library noticed; no lock may be held. errno is kept. */

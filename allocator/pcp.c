@@ -93,7 +93,7 @@ static uint64_t list_ops(const struct pcptune_list *l, uint64_t before)
 }
 
 /* The 40 bits of a word last for hours; each slow path and each look of the agent extends them. */
-static void fold_ops(struct pcptune_cpu_block *b)
+void pcpa_pcp_fold(struct pcptune_cpu_block *b)
 {
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		uint64_t *ops = &b->pcp.reserved[PCPA_PCP_OPS + i];
@@ -485,7 +485,7 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	struct pcptune_rule_state s;
 	uint32_t pages;
 
-	fold_ops(b);
+	pcpa_pcp_fold(b);
 	state_load(&b->pcp, &s);
 	pages = pcptune_rules_tick(&s, (uint32_t)pcpa_pcp_pages(b));
 	state_store(&b->pcp, &s);
@@ -533,7 +533,7 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 	uint32_t n;
 
 	pcpa_pcp_control(z, b, PCPA_PATH_ALLOC);
-	fold_ops(b);
+	pcpa_pcp_fold(b);
 	state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	state_store(&b->pcp, &s);
@@ -653,7 +653,7 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 static __attribute__((noinline)) void drain_full(struct pcpa_zone *z, struct pcptune_cpu_block *b,
 						 unsigned list, uint32_t pages, bool fired)
 {
-	fold_ops(b);
+	pcpa_pcp_fold(b);
 	pcpa_pcp_drain(z, b, list, pages, fired ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL,
 		       PCPA_PATH_FREE);
 	pcpa_pcp_control(z, b, PCPA_PATH_FREE);

@@ -70,6 +70,8 @@ void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned f
 void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path);
 /* The rule flag that follows from the data cache and the batch. */
 void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b);
+/* Extends the 40 bits of the operations of each list; at least once in 2^40 of them. */
+void pcpa_pcp_fold(struct pcptune_cpu_block *b);
 /* One second of decay. */
 void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b);
 /* As a control word would; 0 keeps a value. */

@@ -10,6 +10,7 @@
  * runs.
  */
 #include "allocator/preload.h"
+#include "allocator/fork.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -43,6 +44,8 @@ static void look_up(void)
 	size_t i;
 
 	looking = true;
+	/* before others do; set-up tries again and tells */
+	pcpa_fork_register();
 	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		void *f = dlsym(RTLD_NEXT, names[i].name);
 

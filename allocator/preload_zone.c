@@ -19,6 +19,7 @@
  * so the totals are exact from then on; a process that is killed or calls _exit() takes it along.
  */
 #include "allocator/preload.h"
+#include "allocator/agent.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -157,6 +158,8 @@ static void add_gathered(struct gathered *g)
 static void thread_ends(void *arg)
 {
 	add_gathered(arg);
+	if (syscall(SYS_gettid) == getpid())
+		pcpa_agent_leader_ends();
 	mine.known = false; /* destructors that run later may still allocate */
 }
 

@@ -612,6 +612,33 @@ static void without_agent(void **state)
 		in_child(no_agent_child, SETTINGS("PCPALLOC_AGENT=0", "PCPALLOC_SIZE=64m")), 0);
 }
 
+/* The 40 bits of a list's operations are extended although a daemon holds the lease. */
+static void long_life_child(void)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+	struct pcptune_cpu_block *b;
+
+	pcpa_free(pcpa_alloc(0), 0);
+	b = pcpa_cpu_block(0, 0);
+	pcpa_put(&pcpa_heap.header->lease_until_ns, UINT64_MAX);
+	for (int i = 0; i < 2; i++) {
+		pcpa_pcp_lock(b);
+		/* 2^39 more operations, half of them allocations */
+		pcpa_put(&b->list[0].word, pcpa_get(&b->list[0].word) + (UINT64_C(1) << 63));
+		pcpa_pcp_unlock(b);
+		usleep(2200000);
+	}
+	CHECK(pcpa_get_stats(&s) == 0);
+	CHECK(s.alloc_pages == (UINT64_C(1) << 39) + 1 && s.free_pages == s.alloc_pages);
+	CHECK_AUDIT();
+}
+
+static void operations_do_not_wrap_under_a_lease(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(long_life_child, SETTINGS("PCPALLOC_CPUS=1")), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -628,6 +655,7 @@ int main(void)
 		cmocka_unit_test(idle_cpus_are_emptied),
 		cmocka_unit_test(memory_goes_back),
 		cmocka_unit_test(without_agent),
+		cmocka_unit_test(operations_do_not_wrap_under_a_lease),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

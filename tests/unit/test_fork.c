@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "alloc_child.h"
 #include <cmocka.h>
+#include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -272,6 +273,67 @@ static void child_has_its_own_agent(void **state)
 	assert_int_equal(in_child(agent_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
 }
 
+/*
+ * A handler that was there before ours runs in the child before ours: the lists still lie in the
+ * parent's segment then, and it must not get at them.
+ */
+static int early_uses;
+static void *early_block;
+
+static void early_in_child(void)
+{
+	if (!early_uses)
+		return;
+	usleep(20000); /* the parent gives its locks up meanwhile */
+	CHECK(!pcpa_alloc(0) && errno == EAGAIN);
+	CHECK(pcpa_alloc_bulk(0, 1, &(void *){NULL}) == 0);
+	pcpa_free(early_block, 0);
+}
+
+static void register_first(int argc, char **argv, char **environment)
+{
+	(void)argc;
+	(void)argv;
+	(void)environment;
+	pthread_atfork(NULL, NULL, early_in_child);
+}
+
+__attribute__((section(".preinit_array"),
+	       used)) static void (*const first)(int, char **, char **) = register_first;
+
+static void early_handler_child(void)
+{
+	struct pcpa_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
+	int status;
+	pid_t pid;
+
+	early_block = pcpa_alloc(0);
+	pcpa_free(pcpa_alloc(0), 0);
+	CHECK(pcpa_get_stats(&before) == 0);
+	early_uses = 1;
+	pid = fork();
+	if (!pid) {
+		struct pcpa_stats s = {.size = sizeof(s)};
+
+		CHECK_AUDIT();
+		CHECK(pcpa_get_stats(&s) == 0);
+		CHECK(s.pages_in_use == 0 && s.free_pages == 1 && s.alloc_pages == 0);
+		CHECK(pcpa_alloc(0));
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(pcpa_get_stats(&after) == 0);
+	CHECK(after.alloc_pages == before.alloc_pages && after.free_pages == before.free_pages);
+	pcpa_free(early_block, 0);
+	CHECK_AUDIT();
+}
+
+static void a_handler_before_ours(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(early_handler_child, SETTINGS("PCPALLOC_CPUS=1")), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -281,6 +343,7 @@ int main(void)
 		cmocka_unit_test(control_stays_with_the_parent),
 		cmocka_unit_test(child_has_its_own_agent),
 		cmocka_unit_test(in_a_storm),
+		cmocka_unit_test(a_handler_before_ours),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,6 +67,24 @@ static void list_del(struct pcpa_zone *z, uint32_t pfn, unsigned order)
 
 /* ---- blocks ---- */
 
+/*
+ * The next block of what was reserved becomes accessible: until then mlockall() has nothing to
+ * lock, and strict overcommit nothing to count. False: none is left, or the system refuses.
+ */
+static bool grow(struct pcpa_zone *z)
+{
+	void *at = pcpa_page_address(z, z->grown);
+	int saved = errno;
+	bool done = z->grown < z->n_pages && !mprotect(at, PCPA_ZONE_ALIGN, PROT_READ | PROT_WRITE);
+
+	errno = saved;
+	if (!done)
+		return false;
+	z->free_pages += PCPA_BLOCK;
+	pcpa_put(&z->grown, z->grown + PCPA_BLOCK);
+	return true;
+}
+
 /* The smallest block that holds the order: backed, bare, or newly grown. */
 static uint32_t find(struct pcpa_zone *z, unsigned order, unsigned *ret_order, unsigned *ret_kind)
 {
@@ -84,12 +102,10 @@ static uint32_t find(struct pcpa_zone *z, unsigned order, unsigned *ret_order, u
 		*ret_kind = kind;
 		return pfn;
 	}
-	if (z->grown >= z->n_pages)
+	if (!grow(z))
 		return PCPA_NO_PAGE;
 	*ret_order = PCPTUNE_MAX_ORDER;
 	*ret_kind = PCPA_BARE;
-	z->free_pages += PCPA_BLOCK;
-	pcpa_put(&z->grown, z->grown + PCPA_BLOCK);
 	return z->grown - PCPA_BLOCK;
 }
 
@@ -246,7 +262,7 @@ void pcpa_zone_leave(struct pcpa_zone *z)
 /* size bytes at a multiple of the largest block, or 0 */
 static uintptr_t reserve_aligned(size_t size)
 {
-	char *raw = mmap(NULL, size + PCPA_ZONE_ALIGN, PROT_READ | PROT_WRITE, MAP_RESERVE, -1, 0);
+	char *raw = mmap(NULL, size + PCPA_ZONE_ALIGN, PROT_NONE, MAP_RESERVE, -1, 0);
 	uintptr_t start, base;
 
 	if (raw == MAP_FAILED)

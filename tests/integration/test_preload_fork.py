@@ -6,9 +6,9 @@ from harness import *
 FORK = os.path.join(TOOLS, "preload_fork")
 
 
-def case(name, preload):
+def case(name, preload, **more):
     requires_release()
-    env = {"PCPTUNE_SOCKET": ""}
+    env = {"PCPTUNE_SOCKET": "", **more}
     if preload:
         env["LD_PRELOAD"] = PRELOAD
     r = run([FORK, name], env=env)
@@ -28,6 +28,14 @@ def a_process_ends_with_its_last_thread_when_the_first_one_left():
     start = time.monotonic()
     assert case("leave", True) == "last\n"
     assert time.monotonic() - start < 5
+
+
+@test
+def locking_all_memory_does_not_bring_in_what_is_only_reserved():
+    pages = case("lock", True, PCPALLOC_SIZE="256m")
+    if not pages:
+        skip("locking memory is not allowed here")
+    assert int(pages) < 32768, pages
 
 
 main()

@@ -128,7 +128,7 @@ static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned 
 		reclaim_lists();
 		block = try_zones(slot, order);
 		if (!block && again)
-			pcpa_yield();
+			pcpa_rest();
 	} while (!block && again);
 	if (block)
 		return block;

@@ -30,15 +30,22 @@ static const uint8_t list_of[PCPA_ORDERS] = {0,	      1,       2,	3, NO_LIST, NO
 #define RING_MIN  256u
 #define BULK_HOLD 64u
 #define SPINS	  100u
+#define YIELDS	  20u
 #define OPS_MASK  ((UINT64_C(1) << 40) - 1)
 
+/*
+ * Holds are short, unless the holder lost its CPU: then yield, and then sleep, since to yield gives
+ * nothing to a thread of lower priority, which the holder may be.
+ */
 void pcpa_pcp_lock(struct pcptune_cpu_block *b)
 {
 	for (unsigned n = 0; !pcpa_pcp_trylock(b); n++) {
-		if (n % SPINS == SPINS - 1)
+		if (n % SPINS != SPINS - 1)
+			pcpa_relax();
+		else if (n < SPINS * YIELDS)
 			pcpa_yield();
 		else
-			pcpa_relax();
+			pcpa_rest();
 	}
 }
 

@@ -64,4 +64,12 @@ static inline void pcpa_yield(void)
 	syscall(SYS_sched_yield);
 }
 
+/* For whoever waits for a thread that may need this very CPU and have a lower priority. */
+static inline void pcpa_rest(void)
+{
+	struct timespec t = {0, 50000};
+
+	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
 #endif

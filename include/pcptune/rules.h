@@ -73,7 +73,7 @@ static inline uint32_t pcptune_max_u32(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* Lower bound wins when the bounds cross, as in the kernel's clamp(). */
+/* Lower bound wins when the bounds cross. */
 static inline uint32_t pcptune_clamp_u32(uint32_t v, uint32_t lo, uint32_t hi)
 {
 	return pcptune_max_u32(lo, pcptune_min_u32(v, hi));

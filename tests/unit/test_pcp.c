@@ -466,6 +466,39 @@ static void ranges(void **state)
 	assert_int_equal(pcpa_next_range(&at, &first, &last), 0);
 }
 
+static void *let_go_late(void *b)
+{
+	usleep(200000);
+	pcpa_pcp_unlock(b);
+	return NULL;
+}
+
+/* Who waits for lists must not take the CPU that their holder may need. */
+static void patient_child(void)
+{
+	struct pcptune_cpu_block *b;
+	struct timespec t0, t1;
+	pthread_t t;
+
+	pcpa_free(pcpa_alloc(0), 0);
+	b = pcpa_cpu_block(0, 0);
+	pcpa_pcp_lock(b);
+	CHECK(!pthread_create(&t, NULL, let_go_late, b));
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
+	pcpa_pcp_lock(b);
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
+	pcpa_pcp_unlock(b);
+	pthread_join(t, NULL);
+	CHECK((t1.tv_sec - t0.tv_sec) * 1000 + (t1.tv_nsec - t0.tv_nsec) / 1000000 < 60);
+}
+
+static void a_long_wait_for_lists_leaves_the_cpu(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(patient_child, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_AGENT=0")),
+			 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -484,6 +517,7 @@ int main(void)
 		cmocka_unit_test(refused_reservation),
 		cmocka_unit_test(no_descriptor_left),
 		cmocka_unit_test(ranges),
+		cmocka_unit_test(a_long_wait_for_lists_leaves_the_cpu),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -859,8 +859,6 @@ void journal_housekeeping(struct journal *j)
 void journal_reconfigure(struct journal *j)
 {
 	struct logstore_options o;
-	struct logstore *ls;
-	char why[JOURNAL_WHY];
 	int r;
 
 	if (j->state != JOURNAL_OK)
@@ -868,13 +866,9 @@ void journal_reconfigure(struct journal *j)
 	if (j->open)
 		journal_commit(j);
 	options_of(j->d->config, &o);
-	r = logstore_open(j->d->config->log.path, &o, &ls, NULL, why);
-	if (r < 0) {
-		say(LOG_WARNING, "log keeps its old settings: %s", why);
-		return;
-	}
-	logstore_close(j->ls);
-	j->ls = ls;
+	r = j->state == JOURNAL_OK ? logstore_set_options(j->ls, &o) : 0;
+	if (r < 0)
+		say(LOG_WARNING, "log keeps its old settings: %s", logstore_error(j->ls));
 }
 
 /* ---- looking ---- */

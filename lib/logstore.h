@@ -52,6 +52,11 @@ struct logstamp logstamp_now(void);
  */
 int logstore_open(const char *path, const struct logstore_options *opt, struct logstore **ret,
 		  char **ret_set_aside, char *why);
+/*
+ * Other options for an open store. There is no second logstore_open() of a file that is open: closing
+ * any descriptor of it would give up the locks that sqlite believes to hold.
+ */
+int logstore_set_options(struct logstore *ls, const struct logstore_options *opt);
 /* Read-only, works beside a live writer and on a file whose directory can not be written. */
 int logstore_open_ro(const char *path, struct logstore **ret, char *why);
 void logstore_close(struct logstore *ls); /* truncating checkpoint when writing */

@@ -331,9 +331,12 @@ static int rc_why(struct logstore *ls, int rc, char *why)
 
 static int settings(struct logstore *ls, const struct logstore_options *opt)
 {
-	uint64_t wal_pages = ls->max_bytes / 16 / LOGSTORE_PAGE;
+	uint64_t wal_pages;
 	char sql[256];
 
+	ls->busy_ms = opt->busy_ms;
+	ls->max_bytes = opt->max_bytes < MIN_BYTES ? MIN_BYTES : opt->max_bytes;
+	wal_pages = ls->max_bytes / 16 / LOGSTORE_PAGE;
 	if (wal_pages > 1000)
 		wal_pages = 1000;
 	ls->wal_bytes = wal_pages * (LOGSTORE_PAGE + 24);
@@ -357,7 +360,6 @@ static int open_rw(const char *path, const struct logstore_options *opt, struct 
 	if (r < 0)
 		return r;
 	ls->busy_ms = opt->busy_ms;
-	ls->max_bytes = opt->max_bytes < MIN_BYTES ? MIN_BYTES : opt->max_bytes;
 	rc = open_db(ls, path, SQLITE_OPEN_READWRITE);
 	version = rc == SQLITE_OK ? schema_version(ls->db) : 0;
 	if (version > LOGSTORE_SCHEMA) {
@@ -411,6 +413,15 @@ int logstore_open(const char *path, const struct logstore_options *opt, struct l
 		why[0] = '\0'; /* of attempts before */
 	}
 	return r;
+}
+
+int logstore_set_options(struct logstore *ls, const struct logstore_options *opt)
+{
+	int rc;
+
+	sqlite3_busy_timeout(ls->db, (int)opt->busy_ms);
+	rc = settings(ls, opt);
+	return rc == SQLITE_OK ? 0 : logstore_fail(ls, rc, "options");
 }
 
 /* ---- read-only ---- */

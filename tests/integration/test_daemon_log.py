@@ -259,4 +259,21 @@ def without_a_log_everything_else_works():
     assert not os.path.exists(d.db)
 
 
+@test
+def a_reload_keeps_the_locks_on_the_log():
+    d = Daemon()
+    f = Fake(d)
+    d.configure(log={"max_bytes": 50_000_000})
+    os.kill(d.proc.pid, signal.SIGHUP)
+    wait_for(lambda: "reloaded" in d.stderr())
+    c = sqlite3.connect(d.db)  # may write; as the last one to close it would remove the journal
+    c.execute("SELECT count(*) FROM decision").fetchall()
+    c.close()
+    assert os.path.exists(d.db + "-wal"), "the daemon writes into a file that is gone"
+    ids = d.ctl("set", target=f.id, high=100)["decisions"]
+    d.kill9()
+    assert d.sql(f"SELECT count(*) FROM decision WHERE id IN ({','.join(map(str, ids))})")[0][0] \
+        == len(ids) > 0
+    assert d.integrity() == "ok"
+
 main()

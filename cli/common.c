@@ -27,12 +27,22 @@ void cli_error_verb(const char *name)
 	error_verb = name;
 }
 
+/* A cause may quote what stands in a file of a stranger. */
 static void say(const char *fmt, va_list ap)
 {
+	char *text, *save, *line;
+
 	fflush(stdout);
 	fprintf(stderr, "pcptune%s%s: ", error_verb ? " " : "", error_verb ? error_verb : "");
-	vfprintf(stderr, fmt, ap);
-	fputc('\n', stderr);
+	if (vasprintf(&text, fmt, ap) < 0) {
+		fprintf(stderr, "no memory\n");
+		return;
+	}
+	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		text_clean(line);
+		fprintf(stderr, "%s\n", line);
+	}
+	free(text);
 }
 
 int cli_error(const char *fmt, ...)

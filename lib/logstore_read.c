@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "lib/logstore_private.h"
+#include "lib/text.h"
 
 #define BATCH 128
 
@@ -33,6 +34,7 @@ static void next_text(struct cursor *c, char *buf, size_t n)
 	const unsigned char *t = sqlite3_column_text(c->st, c->i++);
 
 	snprintf(buf, n, "%s", t ? (const char *)t : "");
+	text_clean(buf); /* a file from elsewhere holds anything; cutting splits characters */
 }
 
 static struct logstamp next_stamp(struct cursor *c)

@@ -205,6 +205,36 @@ int text_parse_size(const char *s, int64_t *ret)
 	return 0;
 }
 
+/* ---- text of strangers ---- */
+
+/* Bytes of the character at u when it may be shown, 0: it may not, or is no UTF-8. */
+static size_t shown_len(const unsigned char *u)
+{
+	static const uint32_t least[] = {0, 0, 0xa0, 0x800, 0x10000}; /* C1 controls end at 0x9f */
+	size_t n = u[0] < 0xc2 ? 1 : u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : u[0] < 0xf5 ? 4 : 1;
+	uint32_t c = u[0] & (0xffu >> (n + 1));
+
+	if (n == 1)
+		return u[0] >= ' ' && u[0] < 0x7f;
+	for (size_t i = 1; i < n; i++) {
+		if ((u[i] & 0xc0) != 0x80) /* the NUL at the end is none, either */
+			return 0;
+		c = c << 6 | (u[i] & 0x3fu);
+	}
+	return c >= least[n] && c <= 0x10ffff && (c < 0xd800 || c > 0xdfff) ? n : 0;
+}
+
+void text_clean(char *s)
+{
+	while (*s) {
+		size_t n = shown_len((const unsigned char *)s);
+
+		if (!n)
+			*s = '?';
+		s += n ? n : 1;
+	}
+}
+
 /* ---- tables ---- */
 
 struct column {
@@ -281,10 +311,8 @@ void text_table_cell(struct text_table *t, const char *fmt, ...)
 	if (vasprintf(&text, fmt, ap) < 0)
 		text = NULL;
 	va_end(ap);
-	/* names come from strangers: no escape sequence of theirs reaches a terminal */
-	for (char *c = text; c && *c; c++)
-		if ((unsigned char)*c < ' ' || *c == 0x7f)
-			*c = '?';
+	if (text)
+		text_clean(text);
 	if (!add_cell(t, text ? text : lost_cell))
 		free(text);
 }

@@ -32,6 +32,12 @@ int text_parse_size(const char *s, int64_t *ret);
 int text_parse_i64(const char *s, int64_t *ret);
 
 /*
+ * Makes text of strangers harmless in place: control characters (C0, DEL, C1), with which it could
+ * steer a terminal, and what is no UTF-8, which JSON can not hold, become '?'.
+ */
+void text_clean(char *s);
+
+/*
  * A table: columns first, then cells row by row, printed with aligned columns. Control characters
  * in cells are shown as '?'. Everything takes NULL for a table; a cell without memory shows "?".
  */

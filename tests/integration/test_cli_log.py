@@ -355,6 +355,41 @@ def a_log_that_can_not_be_read_is_an_error():
 
 
 @test
+def text_in_a_log_of_a_stranger_can_not_steer_the_terminal():
+    db = mklog()
+    with sqlite3.connect(db) as c:
+        evil = "char(27) || '[2J' || char(155) || '31m' || char(13, 7, 10) || 'row' || x'c3'"
+        for (table,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for column in c.execute(f"PRAGMA table_info({table})").fetchall():
+                if column[2] == "TEXT" and column[5] == 0:
+                    c.execute(f"UPDATE {table} SET {column[1]} = CAST({column[1]} || {evil} AS TEXT)")
+    for words in (["log"], ["log", "--events"], ["explain", "1"], ["explain", "4"], ["targets"],
+                  ["verify"]):
+        r = run([PCPTUNE, *words, "--db", db], env=ENV)
+        seen = r.stdout + r.stderr
+        assert r.returncode == 0 and "[2J" in seen, r
+        assert not [c for c in seen if ord(c) < 32 and c != "\n" or 127 <= ord(c) < 160], seen
+        assert not any(l.startswith("row") for l in seen.splitlines()), seen
+        r = run([PCPTUNE, *words, "--json", "--db", db], env=ENV)
+        assert r.returncode == 0 and not r.stderr, r
+        for line in r.stdout.splitlines():
+            json.loads(line)
+    rows = [json.loads(l) for l in cli("log", "--db", db, "--json").stdout.splitlines()]
+    assert len(rows) == 7 and all(r["policy"] and r["reason"] and r["version"] for r in rows), rows
+
+
+@test
+def a_schema_of_a_stranger_can_not_steer_the_terminal():
+    db = mklog()
+    with sqlite3.connect(db) as c:
+        c.execute("PRAGMA writable_schema = ON")
+        c.execute("UPDATE sqlite_master SET sql = 'CREATE TABLE ' || char(27) || '[2J (', "
+                  "name = 'x' || char(27) || '[2J' WHERE name = 'event'")
+    r = cli("log", "--db", db)
+    assert r.returncode == 1 and db in r.stderr and "\033" not in r.stderr + r.stdout, r
+
+
+@test
 def a_damaged_sample_does_not_hide_the_rest():
     db = mklog()
     with sqlite3.connect(db) as c:

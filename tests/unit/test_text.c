@@ -177,6 +177,32 @@ static void test_table(void **state)
 	text_table_free(NULL);
 }
 
+static void test_clean(void **state)
+{
+	static const char *const rows[][2] = {
+		{"", ""},
+		{"page_fault1", "page_fault1"},
+		{"\033[2J\r\n\t\177", "?[2J????"},
+		{"\302\233\302\237\302\240", "????\302\240"}, /* C1; the first that is none */
+		{"\303\244 \342\202\254 \360\237\230\200",
+		 "\303\244 \342\202\254 \360\237\230\200"},
+		{"a\303", "a?"},			     /* cut */
+		{"\360\237\230", "???"},		     /* cut */
+		{"\200\377\300\200", "????"},		     /* no beginning; overlong */
+		{"\340\200\200\360\200\200\200", "???????"}, /* overlong */
+		{"\355\240\200\364\220\200\200", "???????"}, /* surrogate; beyond the end */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		char buf[64];
+
+		snprintf(buf, sizeof(buf), "%s", rows[i][0]);
+		text_clean(buf);
+		assert_string_equal(buf, rows[i][1]);
+	}
+}
+
 static void test_many_cells(void **state)
 {
 	struct text_table *t = text_table_new();
@@ -232,7 +258,7 @@ int main(void)
 		cmocka_unit_test(test_pages),	cmocka_unit_test(test_ns),
 		cmocka_unit_test(test_time),	cmocka_unit_test(test_parse),
 		cmocka_unit_test(test_table),	cmocka_unit_test(test_many_cells),
-		cmocka_unit_test(test_colour),
+		cmocka_unit_test(test_colour),	cmocka_unit_test(test_clean),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,10 @@
  * when any of them does; tails and gauges go both ways and are added with odd factors of their
  * own. One number a CPU is kept: when it is the same as last time the CPU is at rest and nothing
  * of it is decoded, written or even read on our side. The number is taken before the words are
- * decoded: a change in between is seen by the next pass, never lost.
+ * decoded: a change in between is seen by the next pass, never lost. A CPU that was active a moment
+ * ago most likely still is, so it is decoded without taking the number first; when it turns out to
+ * rest, one more full pass begins the number anew. Of an active CPU, a list that did not move costs
+ * two compares, and all plain counters together one check of their range.
  *
  * Order. A list's word and tail are two words that different steps of the allocator move; the
  * reader takes word, tail, word and starts again when word moved, so that the pair was true at one
@@ -54,7 +57,8 @@
 #define READ_TRIES 16 /* of a list; three loads from one line each */
 #define OPS_MASK   ((UINT64_C(1) << 40) - 1)
 /* More than this in one interval is nonsense: pages and calls; nanoseconds of many threads. */
-#define DELTA_MAX (UINT64_C(1) << 40)
+#define DELTA_BITS 40
+#define DELTA_MAX  (UINT64_C(1) << DELTA_BITS)
 /* Operations wrap at 2^40, so one that went backwards shows as nearly so many, half of each kind. */
 #define DELTA_OPS_MAX (UINT64_C(1) << 38)
 #define DELTA_NS_MAX  (UINT64_C(1) << 48)
@@ -74,6 +78,9 @@
 
 static const uint8_t list_orders[PCPTUNE_N_LISTS] = PCPTUNE_LIST_ORDERS;
 
+/* Before a loop over the lists: unrolled, the orders are constants and the loop costs nothing. */
+#define EACH_LIST _Pragma("GCC unroll 5")
+
 /* Odd factors, so that opposite moves of two tails or gauges do not cancel out in the sum. */
 static const uint64_t mix[] = {
 	0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9, 0xd6e8feb86659fd93,
@@ -85,7 +92,7 @@ static const uint64_t mix[] = {
 /* What a CPU's words said when its deltas were last taken. */
 struct previous {
 	uint64_t ops[PCPTUNE_N_LISTS]; /* folded to 64 bits */
-	int64_t net[PCPTUNE_N_LISTS];
+	uint64_t net[PCPTUNE_N_LISTS];
 #define PCPTUNE_ZCTR(field, unit, line, para) uint64_t field;
 #define PCPTUNE_PCTR(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>
@@ -95,6 +102,7 @@ enum cpu_state {
 	STATE_SHOWN = 1u << 0,	/* the caller's entry holds deltas or flags of the last pass */
 	STATE_FORCED = 1u << 1, /* look at it in full next time, whatever the sum says */
 	STATE_REBASE = 1u << 2, /* ... and take no deltas then: the baseline is still missing */
+	STATE_MOVES = 1u << 3,	/* was active: its sum is not kept up, look at it in full */
 };
 
 struct segreader {
@@ -502,10 +510,15 @@ bool segreader_desc(const struct segreader *sr, uint32_t i, struct pcptune_desc 
 /* ---- one CPU ---- */
 
 struct list_reading {
-	uint64_t ops; /* mod 2^40 */
-	int64_t net;
+	uint64_t word, net;
 	uint32_t count; /* blocks */
 };
+
+/* mod 2^40 */
+static inline uint64_t ops_of(const struct list_reading *l)
+{
+	return (l->word - l->net) >> 24;
+}
 
 /*
  * word and tail as they were at one moment. word never comes back to an old value (its operation
@@ -523,9 +536,9 @@ static bool read_list(const struct pcptune_list *l, struct list_reading *ret)
 		if (LOAD(&l->word) != word)
 			continue;
 		/* unsigned all through: a hostile tail may be anything */
+		ret->word = word;
 		ret->count = (uint32_t)((word - tail) & PCPTUNE_WORD_MASK);
-		ret->net = (int64_t)(tail + ret->count);
-		ret->ops = (word - (tail + ret->count)) >> 24 & OPS_MASK;
+		ret->net = tail + ret->count;
 		return true;
 	}
 	return false;
@@ -533,6 +546,7 @@ static bool read_list(const struct pcptune_list *l, struct list_reading *ret)
 
 static bool read_lists(const struct pcptune_cpu_block *b, struct list_reading *lists)
 {
+	EACH_LIST
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
 		if (!read_list(&b->list[i], &lists[i]))
 			return false;
@@ -571,6 +585,7 @@ static uint32_t pages_on_lists(const struct list_reading *lists)
 {
 	uint64_t pages = 0;
 
+	EACH_LIST
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
 		pages += (uint64_t)lists[i].count << list_orders[i];
 	return pages < MAX_count ? (uint32_t)pages : MAX_count;
@@ -584,6 +599,12 @@ static void no_deltas(struct pcptune_cpu *c)
 #include <pcptune/counters.def>
 }
 
+/* p's word is not kept: it follows from what is, see segment.h. */
+static inline bool list_moved(const struct previous *p, uint32_t i, const struct list_reading *l)
+{
+	return l->net != p->net[i] || l->word != (p->ops[i] << 24) + p->net[i];
+}
+
 /*
  * Differences of the lists into c, readings into p. false: no allocator can have made them (more
  * blocks moved than operations done).
@@ -593,16 +614,20 @@ static bool list_deltas(struct previous *p, const struct list_reading *lists, bo
 {
 	uint64_t bad = 0, alloc = 0, freed = 0;
 
+	EACH_LIST
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
-		uint64_t ops = (lists[i].ops - p->ops[i]) & OPS_MASK;
-		uint64_t net = (uint64_t)lists[i].net - (uint64_t)p->net[i];
-		uint64_t allocs = (ops - net) >> 1, frees = (ops + net) >> 1;
-		uint64_t max = first ? OPS_MASK : DELTA_OPS_MAX >> list_orders[i];
-		/* a negative one shows as a huge one; an odd sum is half an operation */
-		uint64_t wrong =
-			(uint64_t)(allocs > max) | (uint64_t)(frees > max) | ((ops ^ net) & 1);
+		uint64_t ops, net, allocs, frees, max, wrong;
 
-		p->ops[i] = wrong ? lists[i].ops : p->ops[i] + ops; /* a reset is no wrap */
+		if (!list_moved(p, i, &lists[i]))
+			continue; /* most orders, most of the time: all differences are 0 */
+		ops = (ops_of(&lists[i]) - p->ops[i]) & OPS_MASK;
+		net = lists[i].net - p->net[i];
+		allocs = (ops - net) >> 1;
+		frees = (ops + net) >> 1;
+		max = first ? OPS_MASK : DELTA_OPS_MAX >> list_orders[i];
+		/* a negative one shows as a huge one; an odd sum is half an operation */
+		wrong = (uint64_t)(allocs > max) | (uint64_t)(frees > max) | ((ops ^ net) & 1);
+		p->ops[i] = wrong ? ops_of(&lists[i]) : p->ops[i] + ops; /* a reset is no wrap */
 		p->net[i] = lists[i].net;
 		bad |= wrong;
 		alloc += allocs << list_orders[i];
@@ -618,32 +643,32 @@ static inline uint64_t max_of(const char *unit, bool first)
 	return first ? TOTAL_MAX : unit[0] == 'n' ? DELTA_NS_MAX : DELTA_MAX;
 }
 
-/* Differences of the plain counters into c, values into p. */
-static bool counter_deltas(struct previous *p, const struct pcptune_cpu_block *b, bool first,
-			   struct pcptune_cpu *c)
+static bool counters_sane(const struct pcptune_cpu *c, bool first)
 {
-	uint64_t bad = 0, now;
+	uint64_t bad = 0;
 
-#define TAKE(from, field, unit)     \
-	now = LOAD(&(from)->field); \
-	c->field = now - p->field;  \
-	p->field = now;             \
-	bad |= c->field > max_of(unit, first);
-#define PCPTUNE_ZCTR(field, unit, line, para) TAKE(&b->zctr, field, unit)
-#define PCPTUNE_PCTR(field, unit, line, para) TAKE(&b->pcp, field, unit)
+#define PCPTUNE_ZCTR(field, unit, line, para) bad |= c->field > max_of(unit, first);
+#define PCPTUNE_PCTR(field, unit, line, para) bad |= c->field > max_of(unit, first);
 #include <pcptune/counters.def>
-#undef TAKE
 	return !bad;
 }
 
-static uint64_t all_deltas(const struct pcptune_cpu *c)
+/* Differences of the plain counters into c, values into p. Returns all of them or-ed. */
+static uint64_t counter_deltas(struct previous *p, const struct pcptune_cpu_block *b,
+			       struct pcptune_cpu *c)
 {
-	uint64_t any = 0;
+	uint64_t any = 0, now, delta;
 
-#define PCPTUNE_LIST(field, unit, line, para) any |= c->field;
-#define PCPTUNE_ZCTR(field, unit, line, para) any |= c->field;
-#define PCPTUNE_PCTR(field, unit, line, para) any |= c->field;
+#define TAKE(from, field)           \
+	now = LOAD(&(from)->field); \
+	delta = now - p->field;     \
+	c->field = delta;           \
+	p->field = now;             \
+	any |= delta;
+#define PCPTUNE_ZCTR(field, unit, line, para) TAKE(&b->zctr, field)
+#define PCPTUNE_PCTR(field, unit, line, para) TAKE(&b->pcp, field)
 #include <pcptune/counters.def>
+#undef TAKE
 	return any;
 }
 
@@ -652,15 +677,19 @@ static uint32_t take_deltas(struct previous *p, const struct pcptune_cpu_block *
 			    const struct list_reading *lists, bool first, struct pcptune_cpu *c)
 {
 	bool sane = list_deltas(p, lists, first, c);
+	uint64_t any = counter_deltas(p, b, c);
 
-	sane &= counter_deltas(p, b, first, c);
+	/* what fits in few bits together does so one by one: no compare for each */
+	if (any >> DELTA_BITS)
+		sane &= counters_sane(c, first);
 	if (!sane) {
 		no_deltas(c);
 		return PCPTUNE_CPU_UNKNOWN;
 	}
+	any |= c->alloc_pages | c->free_pages;
 	c->alloc_pages += c->alloc_direct;
 	c->free_pages += c->free_direct;
-	return all_deltas(c) ? PCPTUNE_CPU_ACTIVE : 0;
+	return any ? PCPTUNE_CPU_ACTIVE : 0;
 }
 
 #define OWN_FLAGS (PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN)
@@ -671,11 +700,10 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 	const struct pcptune_cpu_block *b = cpu_block(sr, index);
 	struct list_reading lists[PCPTUNE_N_LISTS];
 	bool rebase = sr->rebase || (sr->states[index] & STATE_REBASE);
-	uint32_t flags;
+	uint32_t flags, state;
 
-	sr->states[index] = 0;
-	c->zone = index / sr->h.n_cpus;
-	c->cpu = index % sr->h.n_cpus;
+	/* came to rest: the sum has to begin anew */
+	state = sr->states[index] & STATE_MOVES ? STATE_FORCED : 0;
 	read_gauges(b, c);
 	if (read_lists(b, lists)) {
 		c->count = pages_on_lists(lists);
@@ -688,11 +716,12 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 		/* previous values stay: the next pass sees this interval and its own together */
 		no_deltas(c);
 		flags = PCPTUNE_CPU_UNKNOWN;
-		sr->states[index] = STATE_FORCED | (rebase ? STATE_REBASE : 0);
+		state = STATE_FORCED | (rebase ? STATE_REBASE : 0);
 	}
+	if (flags & PCPTUNE_CPU_ACTIVE)
+		state = STATE_MOVES;
 	c->flags = (c->flags & ~OWN_FLAGS) | flags;
-	if (flags)
-		sr->states[index] |= STATE_SHOWN;
+	sr->states[index] = (uint8_t)(state | (flags ? STATE_SHOWN : 0));
 	return flags;
 }
 
@@ -703,22 +732,42 @@ static void sample_rest(struct segreader *sr, uint32_t index, struct pcptune_cpu
 	sr->states[index] = 0;
 }
 
+static void set_places(const struct segreader *sr, struct pcptune_cpu *cpus)
+{
+	for (uint32_t i = 0; i < sr->n; i++) {
+		cpus[i].zone = i / sr->h.n_cpus;
+		cpus[i].cpu = i % sr->h.n_cpus;
+	}
+}
+
+/* Is nothing to be done for a CPU but to say so? Keeps its sum up. */
+static inline bool rests(struct segreader *sr, uint32_t index, bool all)
+{
+	uint64_t sum;
+	bool same;
+
+	if (sr->states[index] & STATE_MOVES)
+		return false; /* most likely it still does: saves a pass over its words */
+	sum = cpu_sum(cpu_block(sr, index));
+	same = sum == sr->sums[index];
+	sr->sums[index] = sum;
+	return same && !all && !(sr->states[index] & STATE_FORCED);
+}
+
 uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active)
 {
 	bool all = sr->first || sr->rebase || sr->seen != cpus;
 	uint32_t n_active = 0;
 
+	if (all)
+		set_places(sr, cpus);
 	for (uint32_t i = 0; i < sr->n; i++) {
-		uint64_t sum = cpu_sum(cpu_block(sr, i));
-
-		if (sum == sr->sums[i] && !all && !(sr->states[i] & STATE_FORCED)) {
+		if (rests(sr, i, all)) {
 			if (sr->states[i])
 				sample_rest(sr, i, &cpus[i]);
-			continue;
-		}
-		sr->sums[i] = sum;
-		if (sample_full(sr, i, &cpus[i]) & PCPTUNE_CPU_ACTIVE)
+		} else if (sample_full(sr, i, &cpus[i]) & PCPTUNE_CPU_ACTIVE) {
 			active[n_active++] = i;
+		}
 	}
 	sr->first = sr->rebase = false;
 	sr->seen = cpus;
@@ -749,15 +798,16 @@ void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cp
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
 		/* the samples folded what wrapped; the last stretch comes on top */
 		uint64_t folded = sr->prev[index].ops[i];
-		uint64_t ops = folded + ((lists[i].ops - folded) & OPS_MASK);
-		uint64_t net = (uint64_t)lists[i].net;
+		uint64_t ops = folded + ((ops_of(&lists[i]) - folded) & OPS_MASK);
+		uint64_t net = lists[i].net;
 		uint64_t allocs = (ops - net) >> 1, frees = (ops + net) >> 1;
 
 		sane &= allocs <= TOTAL_MAX >> 9 && frees <= TOTAL_MAX >> 9;
 		ret->alloc_pages += allocs << list_orders[i];
 		ret->free_pages += frees << list_orders[i];
 	}
-	if (!counter_deltas(&zero, b, true, ret) || !sane) {
+	counter_deltas(&zero, b, ret);
+	if (!counters_sane(ret, true) || !sane) {
 		no_deltas(ret);
 		ret->flags = PCPTUNE_CPU_UNKNOWN;
 		return;

@@ -298,7 +298,8 @@ static uint32_t find_changed(struct pcptune_encoder *enc, const struct pcptune_s
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
 		const struct face *expected = first ? &left : &enc->last[i].face;
 
-		if (memcmp(FACE(c), expected, sizeof(*expected)))
+		/* flags alone tell of an active CPU; the rest is for those that are not */
+		if (c->flags != expected->flags || memcmp(FACE(c), expected, sizeof(*expected)))
 			enc->changed[n++] = i;
 		if (first)
 			left = rest_face(FACE(c));
@@ -405,22 +406,45 @@ static inline uint64_t hold_of(const struct pcptune_cpu *c)
 	return c->lock_alloc_hold_ns | c->lock_free_hold_ns | c->lock_agent_hold_ns;
 }
 
-/* What is left of each field when its prediction is taken away; 0: nothing. */
-static inline void residues(const struct pcptune_cpu *c, const struct face *expected, uint64_t *d)
+/*
+ * Did the CPU go past its lists? Most do not in most intervals, and then all counters from
+ * alloc_zone on are 0, and so is what is left of them: one pass of `or` saves all else.
+ */
+static inline bool beyond_lists(const struct pcptune_cpu *c)
 {
-	unsigned shift = hold_of(c) & 63 ? 0 : 6;
+	uint64_t any = 0;
 
-	d[F_hold_raw] = !shift;
+#define PCPTUNE_ZCTR(field, unit, line, para) any |= c->field;
+#define PCPTUNE_PCTR(field, unit, line, para) any |= c->field;
+#include <pcptune/counters.def>
+	return any;
+}
+
+/*
+ * What is left of each field when its prediction is taken away; 0: nothing. Up to the counters of
+ * the lists here, the others in the next two.
+ */
+static inline void face_residues(const struct pcptune_cpu *c, const struct face *expected,
+				 uint64_t *d)
+{
 	d[F_flags] = c->flags ^ (expected->flags | PCPTUNE_CPU_ACTIVE);
 	d[F_count] = zigzag((uint64_t)c->count - expected->count);
 #define PCPTUNE_GAUGE(field, unit, line, para) \
 	d[F_##field] = zigzag((uint64_t)c->field - expected->field);
 #define PCPTUNE_LIST(field, unit, line, para) d[F_##field] = c->field;
+#include <pcptune/counters.def>
+	d[F_free_pages] = zigzag(c->free_pages - EXPECT_free_pages(c));
+}
+
+static inline void zone_residues(const struct pcptune_cpu *c, uint64_t *d)
+{
+	unsigned shift = hold_of(c) & 63 ? 0 : 6;
+
+	d[F_hold_raw] = !shift;
 #define PCPTUNE_ZCTR(field, unit, line, para) d[F_##field] = c->field;
 #define PCPTUNE_PCTR(field, unit, line, para) d[F_##field] = c->field;
 #include <pcptune/counters.def>
 #define PREDICTED(field) d[F_##field] = zigzag(c->field - EXPECT_##field(c))
-	PREDICTED(free_pages);
 	PREDICTED(alloc_zone);
 	PREDICTED(free_zone);
 	PREDICTED(lock_alloc_taken);
@@ -431,33 +455,47 @@ static inline void residues(const struct pcptune_cpu *c, const struct face *expe
 	d[F_lock_agent_hold_ns] >>= shift;
 }
 
-/* Spelt out: with constant shifts it takes half the time of the loop that it is. */
-static inline uint64_t not_zero(const uint64_t *d)
+static inline void no_zone_residues(uint64_t *d)
+{
+	d[F_hold_raw] = 0;
+#define PCPTUNE_ZCTR(field, unit, line, para) d[F_##field] = 0;
+#define PCPTUNE_PCTR(field, unit, line, para) d[F_##field] = 0;
+#include <pcptune/counters.def>
+}
+
+/* The bits of n fields. Unrolled, and from the last one down: three instructions a field. */
+static inline __attribute__((always_inline)) uint64_t not_zero(const uint64_t *d, unsigned n)
 {
 	uint64_t mask = 0;
 
-#define BIT(field) mask |= (uint64_t) !!d[F_##field] << F_##field;
-	BIT(hold_raw)
-	BIT(flags)
-	BIT(count)
-#define PCPTUNE_GAUGE(field, unit, line, para) BIT(field)
-#define PCPTUNE_LIST(field, unit, line, para)  BIT(field)
-#define PCPTUNE_ZCTR(field, unit, line, para)  BIT(field)
-#define PCPTUNE_PCTR(field, unit, line, para)  BIT(field)
-#include <pcptune/counters.def>
-#undef BIT
+#pragma GCC unroll 64
+	for (unsigned i = n; i-- > 0;)
+		mask = 2 * mask + !!d[i];
 	return mask;
+}
+
+/* Residues of all fields into d, those that are not 0 as a mask. */
+static uint64_t residues(const struct pcptune_cpu *c, const struct face *expected, bool beyond,
+			 uint64_t *d)
+{
+	face_residues(c, expected, d);
+	if (!beyond) {
+		no_zone_residues(d);
+		return not_zero(d, F_alloc_zone);
+	}
+	zone_residues(c, d);
+	return not_zero(d, F_alloc_zone) | not_zero(d + F_alloc_zone, N_FIELDS - F_alloc_zone)
+						   << F_alloc_zone;
 }
 
 static uint8_t *put_record(struct pcptune_encoder *enc, const struct pcptune_cpu *c,
 			   const struct face *expected, struct last *last, uint32_t step,
-			   uint8_t *p)
+			   bool beyond, uint8_t *p)
 {
 	uint64_t expected_mask = last->mask ? last->mask : enc->mask;
 	uint64_t d[N_FIELDS], mask;
 
-	residues(c, expected, d);
-	mask = choose_mask(not_zero(d), expected_mask);
+	mask = choose_mask(residues(c, expected, beyond, d), expected_mask);
 	p = put_record_head(p, step, mask, expected_mask);
 	last->mask = enc->mask = mask;
 	for (mask &= ~(UINT64_C(1) << F_hold_raw); mask; mask &= mask - 1)
@@ -465,11 +503,13 @@ static uint8_t *put_record(struct pcptune_encoder *enc, const struct pcptune_cpu
 	return p;
 }
 
-static void add_totals(struct chunk_totals *t, const struct pcptune_cpu *c)
+static void add_totals(struct chunk_totals *t, const struct pcptune_cpu *c, bool beyond)
 {
 	t->n_records += !!(c->flags & PCPTUNE_CPU_ACTIVE);
 	t->alloc_pages += c->alloc_pages;
 	t->free_pages += c->free_pages;
+	if (!beyond)
+		return;
 	t->alloc_zone += c->alloc_zone;
 	t->free_zone += c->free_zone;
 	t->refills += c->refills;
@@ -515,15 +555,16 @@ static uint8_t *put_records(struct pcptune_encoder *enc, const struct pcptune_sa
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
 		struct last *last = &enc->last[i];
 		const struct face *expected = &last->face;
+		bool beyond = beyond_lists(c);
 
 		if (first) {
 			fill_first(enc->last, next, i, &enc->totals.held_pages);
 			expected = i ? &enc->last[i - 1].face : &nothing;
 		}
 		enc->totals.held_pages += (uint64_t)c->count - last->face.count;
-		p = put_record(enc, c, expected, last, i - next, p);
+		p = put_record(enc, c, expected, last, i - next, beyond, p);
 		last->face = rest_face(FACE(c));
-		add_totals(&enc->totals, c);
+		add_totals(&enc->totals, c, beyond);
 		next = i + 1;
 	}
 	if (first)

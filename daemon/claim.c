@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One daemon for one socket path, by flock() on SOCKET.lock: the kernel lets go of it however the
+ * One daemon for one socket path, and one for one log, by flock() on PATH.lock: the kernel lets go of it however the
  * daemon ends, so a lock file that was left behind means nothing. The file is removed at a clean
  * stop; a taker therefore checks after locking that the path still leads to the inode it locked.
  *
@@ -144,30 +144,30 @@ int claim_directory(const char *socket, bool create, char *why)
 	return r;
 }
 
-static void name_holder(int fd, const char *socket, char *why)
+static void name_holder(int fd, const char *what, const char *path, char *why)
 {
 	char text[256];
 	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
 
 	text[n > 0 ? n : 0] = '\0';
 	text[strcspn(text, "\n")] = '\0';
-	snprintf(why, CLAIM_WHY, "another pcptuned serves %s: %s", socket,
+	snprintf(why, CLAIM_WHY, "another pcptuned %s %s: %s", what, path,
 		 text[0] ? text : "pid not known");
 }
 
-int claim_probe(const char *socket, char *why)
+int claim_probe(const char *file, const char *what, char *why)
 {
 	char *path;
 	int fd, r = 0;
 
-	if (asprintf(&path, "%s.lock", socket) < 0)
+	if (asprintf(&path, "%s.lock", file) < 0)
 		return -ENOMEM;
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	free(path);
 	if (fd < 0)
 		return 0; /* nobody yet; claim_new() says what else may be wrong */
 	if (flock(fd, LOCK_SH | LOCK_NB)) {
-		name_holder(fd, socket, why);
+		name_holder(fd, what, file, why);
 		r = -EBUSY;
 	}
 	close(fd);
@@ -188,7 +188,7 @@ static int lock_file(int fd, const char *path)
 	return 0;
 }
 
-static int lock_take(const char *path, const char *socket, char *why)
+static int lock_take(const char *path, const char *file, const char *what, char *why)
 {
 	int fd, r;
 
@@ -201,7 +201,7 @@ static int lock_take(const char *path, const char *socket, char *why)
 		}
 		r = lock_file(fd, path);
 		if (r == -EBUSY)
-			name_holder(fd, socket, why);
+			name_holder(fd, what, file, why);
 		else if (r < 0)
 			snprintf(why, CLAIM_WHY, "cannot lock %s: %s", path, strerror(-r));
 		if (r)
@@ -210,7 +210,7 @@ static int lock_take(const char *path, const char *socket, char *why)
 	return r < 0 ? r : fd;
 }
 
-int claim_new(const char *socket, const char *config, struct claim **ret, char *why)
+int claim_new(const char *file, const char *what, const char *config, struct claim **ret, char *why)
 {
 	struct claim *c = calloc(1, sizeof(*c));
 	char line[512];
@@ -218,11 +218,11 @@ int claim_new(const char *socket, const char *config, struct claim **ret, char *
 
 	if (!c)
 		return -ENOMEM;
-	if (asprintf(&c->path, "%s.lock", socket) < 0) {
+	if (asprintf(&c->path, "%s.lock", file) < 0) {
 		free(c);
 		return -ENOMEM;
 	}
-	c->fd = lock_take(c->path, socket, why);
+	c->fd = lock_take(c->path, file, what, why);
 	if (c->fd < 0) {
 		n = c->fd;
 		free(c->path);

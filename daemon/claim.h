@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The claim of one daemon on its socket path: directory, lock file, stale sockets, binding.
+ * The claim of one daemon on its socket path and its log: directory, lock file, stale sockets, binding.
  */
 #ifndef PCPTUNE_DAEMON_CLAIM_H
 #define PCPTUNE_DAEMON_CLAIM_H
@@ -17,13 +17,17 @@ struct claim;
  * success it says what was, or would be, done ("" for nothing).
  */
 int claim_directory(const char *socket, bool create, char *why);
-/* Would claim_new() find the lock free? Creates nothing. -EBUSY: why names the holder. */
-int claim_probe(const char *socket, char *why);
 /*
- * Takes SOCKET.lock (flock; holds our pid and configuration). -EBUSY: another daemon has it, why
+ * Would claim_new() find the lock free? Creates nothing. -EBUSY: why names the holder, "another
+ * pcptuned WHAT FILE: pid ...".
+ */
+int claim_probe(const char *file, const char *what, char *why);
+/*
+ * Takes FILE.lock (flock; holds our pid and configuration). -EBUSY: another daemon has it, why
  * names its pid and configuration.
  */
-int claim_new(const char *socket, const char *config, struct claim **ret, char *why);
+int claim_new(const char *file, const char *what, const char *config, struct claim **ret,
+	      char *why);
 /* Removes the lock file and lets go. */
 void claim_free(struct claim *c);
 /*

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "daemon/claim.h"
 #include "daemon/clock.h"
 #include "daemon/effect.h"
 #include "daemon/journal.h"
@@ -56,6 +57,7 @@ struct journal {
 	struct daemon *d;
 	enum journal_state state;
 	struct logstore *ls; /* NULL: not open */
+	struct claim *claim; /* of the one writer of the file; NULL: not had yet */
 	int64_t run;
 	uint64_t txn; /* number of the open or last transaction */
 	bool open;    /* a transaction is open */
@@ -260,6 +262,21 @@ static void note_file(struct journal *j)
 	j->ino = st.st_ino;
 }
 
+/* Ids and numbers of rows, and what is trimmed, are one writer's matter. */
+static int claim_log(struct journal *j, char *why)
+{
+	const struct config *c = j->d->config;
+	char text[CLAIM_WHY] = "";
+	int r = 0;
+
+	if (!j->claim)
+		r = claim_new(c->log.path, "writes", c->file ? c->file : "built-in", &j->claim,
+			      text);
+	if (r < 0)
+		snprintf(why, JOURNAL_WHY, "%.255s", text[0] ? text : strerror(-r));
+	return r;
+}
+
 static int store_open(struct journal *j, char *why)
 {
 	const struct config *c = j->d->config;
@@ -267,10 +284,19 @@ static int store_open(struct journal *j, char *why)
 	char *aside = NULL;
 	int r;
 
+	if (claim_log(j, why) == -EBUSY)
+		return -EBUSY;
 	options_of(c, &o);
 	r = logstore_open(c->log.path, &o, &j->ls, &aside, why);
 	if (r < 0) {
 		j->ls = NULL;
+		return r;
+	}
+	r = claim_log(j, why); /* a missing directory is there now */
+	if (r < 0) {
+		logstore_close(j->ls);
+		j->ls = NULL;
+		free(aside);
 		return r;
 	}
 	if (aside) {
@@ -351,6 +377,7 @@ void journal_free(struct journal *j, const char *why)
 		journal_commit(j);
 	if (j->ls)
 		logstore_close(j->ls);
+	claim_free(j->claim);
 	if (j->late)
 		event_free(j->late);
 	free(j->queue);
@@ -384,12 +411,17 @@ static int probe_parent(const char *path, char *why)
 
 int journal_probe(const struct config *c, char *why)
 {
+	char text[CLAIM_WHY];
 	struct logstore *ls;
 	struct stat st;
 	int r;
 
 	if (!c->log.enabled)
 		return 0;
+	if (claim_probe(c->log.path, "writes", text) == -EBUSY) {
+		snprintf(why, JOURNAL_WHY, "%.255s", text);
+		return -EBUSY;
+	}
 	if (stat(c->log.path, &st))
 		return errno == ENOENT
 			       ? probe_parent(c->log.path, why)

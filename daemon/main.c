@@ -268,7 +268,7 @@ static int check(struct run *r)
 	if (claim_directory(c->socket, false, directory) < 0) {
 		fprintf(stderr, "pcptuned: %s\n", directory);
 		good = false;
-	} else if (claim_probe(c->socket, why) < 0) {
+	} else if (claim_probe(c->socket, "serves", why) < 0) {
 		fprintf(stderr, "pcptuned: %s\n", why);
 		good = false;
 	}
@@ -407,7 +407,7 @@ static bool claim(struct run *r, char *why)
 
 	if (claim_directory(c->socket, true, why) < 0)
 		return false;
-	return claim_new(c->socket, c->file ? c->file : "built-in", &r->claim, why) == 0;
+	return claim_new(c->socket, "serves", c->file ? c->file : "built-in", &r->claim, why) == 0;
 }
 
 static bool parts(struct run *r, char *why)

@@ -276,4 +276,26 @@ def a_reload_keeps_the_locks_on_the_log():
         == len(ids) > 0
     assert d.integrity() == "ok"
 
+@test
+def a_log_has_one_writer():
+    d = Daemon()
+    e = Daemon(start=False, log={"path": d.db, "required": True})
+    for more in ([], ["--check"]):
+        r = run([PCPTUNED, "--foreground", "-c", e.config, *more])
+        assert r.returncode == 1 and f"another pcptuned writes {d.db}: pid {d.proc.pid}, " \
+            f"configuration {d.config}" in r.stderr, r
+    e.configure(log={"required": False})
+    e.start()
+    f = Fake(e)
+    log = e.ctl("version")["log"]
+    assert log["state"] == "lost" and f"pid {d.proc.pid}" in log["error"], log
+    assert e.ctl("set", target=f.id, high=100)["decisions"] == [], "not in the other one's log"
+    runs = d.sql("SELECT count(*) FROM run")[0][0]
+    d.kill9()
+    wait_for(lambda: e.ctl("version")["log"]["state"] == "ok", timeout=20)
+    assert runs == 1 and e.ctl("set", target=f.id, high=101)["decisions"]
+    assert d.integrity() == "ok"
+    e.stop()
+    assert not os.path.exists(d.db + ".lock"), "a clean stop leaves no lock file"
+
 main()

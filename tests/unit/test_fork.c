@@ -298,8 +298,14 @@ static void register_first(int argc, char **argv, char **environment)
 	pthread_atfork(NULL, NULL, early_in_child);
 }
 
+/* TSan sets itself up at this time, and misses its options when something ran before */
+#ifndef __SANITIZE_THREAD__
 __attribute__((section(".preinit_array"),
 	       used)) static void (*const first)(int, char **, char **) = register_first;
+#define RUNS_FIRST true
+#else
+#define RUNS_FIRST false
+#endif
 
 static void early_handler_child(void)
 {
@@ -331,6 +337,9 @@ static void early_handler_child(void)
 static void a_handler_before_ours(void **state)
 {
 	(void)state;
+	(void)register_first;
+	if (!RUNS_FIRST)
+		skip();
 	assert_int_equal(in_child(early_handler_child, SETTINGS("PCPALLOC_CPUS=1")), 0);
 }
 

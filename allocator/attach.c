@@ -34,6 +34,7 @@ static uint32_t state; /* enum pcpa_attach */
 static struct pcpa_fd sock = {.fd = -1};
 static struct sockaddr_un paths[PATHS]; /* in order of preference */
 static unsigned n_paths, used_path;
+static char shared_dir[32]; /* of the first path, when it is in /tmp */
 static bool paths_known, was_attached;
 static uint64_t next_try_ns, waiting_since_ns;
 static uint32_t backoff_ms;
@@ -74,7 +75,10 @@ static void add_path(const char *folder, const char *rest)
 		n_paths++;
 }
 
-/* Once: what the environment says later does not matter. */
+/*
+ * Where a daemon of this user listens when nothing else was said (lib/config.c has the same), then
+ * the system's. Once: what the environment says later does not matter.
+ */
 static void find_paths(void)
 {
 	const char *given = secure_getenv("PCPTUNE_SOCKET");
@@ -85,9 +89,24 @@ static void find_paths(void)
 		add_path(given, "");
 		return;
 	}
-	if (runtime && *runtime)
+	if (geteuid() && runtime && *runtime == '/') {
 		add_path(runtime, "/pcptune/sock");
+	} else if (geteuid()) {
+		snprintf(shared_dir, sizeof(shared_dir), "/tmp/pcptune-%u", (unsigned)geteuid());
+		add_path(shared_dir, "/sock");
+	}
 	add_path("/run", "/pcptune/sock");
+}
+
+/* In /tmp anybody may have been first: only a directory that nobody else can write is used. */
+static bool may_use(unsigned path)
+{
+	struct stat st;
+
+	if (path || !shared_dir[0])
+		return true;
+	return !lstat(shared_dir, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+	       !(st.st_mode & (S_IWGRP | S_IWOTH));
 }
 
 /* ---- steps ---- */
@@ -162,7 +181,7 @@ static void try_connect(void)
 		return;
 	}
 	for (unsigned i = 0; i < n_paths; i++) {
-		if (!connect_to(&paths[i], segment, &busy))
+		if (!may_use(i) || !connect_to(&paths[i], segment, &busy))
 			continue;
 		used_path = i;
 		waiting_since_ns = pcpa_now_ns();

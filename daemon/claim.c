@@ -139,6 +139,8 @@ int claim_directory(const char *socket, bool create, char *why)
 			r = directory_create(dir, create, why);
 		else if (r < 0 && !why[0])
 			snprintf(why, CLAIM_WHY, "%s: %s", dir, strerror(-r));
+		if (!r)
+			r = config_place_trusted(socket, why);
 	}
 	free(dir);
 	return r;

@@ -267,9 +267,9 @@ static int claim_log(struct journal *j, char *why)
 {
 	const struct config *c = j->d->config;
 	char text[CLAIM_WHY] = "";
-	int r = 0;
+	int r = config_place_trusted(c->log.path, text);
 
-	if (!j->claim)
+	if (!r && !j->claim)
 		r = claim_new(c->log.path, "writes", c->file ? c->file : "built-in", &j->claim,
 			      text);
 	if (r < 0)
@@ -284,8 +284,9 @@ static int store_open(struct journal *j, char *why)
 	char *aside = NULL;
 	int r;
 
-	if (claim_log(j, why) == -EBUSY)
-		return -EBUSY;
+	r = claim_log(j, why);
+	if (r == -EBUSY || r == -EPERM)
+		return r;
 	options_of(c, &o);
 	r = logstore_open(c->log.path, &o, &j->ls, &aside, why);
 	if (r < 0) {
@@ -418,9 +419,12 @@ int journal_probe(const struct config *c, char *why)
 
 	if (!c->log.enabled)
 		return 0;
-	if (claim_probe(c->log.path, "writes", text) == -EBUSY) {
-		snprintf(why, JOURNAL_WHY, "%.255s", text);
-		return -EBUSY;
+	r = config_place_trusted(c->log.path, text);
+	if (!r)
+		r = claim_probe(c->log.path, "writes", text);
+	if (r < 0) {
+		snprintf(why, JOURNAL_WHY, "%.255s", r == -ENOMEM ? "no memory" : text);
+		return r;
 	}
 	if (stat(c->log.path, &st))
 		return errno == ENOENT

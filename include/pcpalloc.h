@@ -18,7 +18,8 @@
  *   PCPALLOC_AGENT=0     no agent thread: no decay, no trims, no return of memory
  *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000
  *   PCPTUNE_SOCKET=PATH  socket of the daemon; empty: never attach. Default:
- *                        $XDG_RUNTIME_DIR/pcptune/sock, then /run/pcptune/sock
+ *                        $XDG_RUNTIME_DIR/pcptune/sock or, without that variable,
+ *                        /tmp/pcptune-UID/sock (not for root), then /run/pcptune/sock
  *
  * Threads. Every function may be called from any thread. A block may be freed by another thread
  * than the one that allocated it.

@@ -12,8 +12,10 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "lib/config_private.h"
 
@@ -379,6 +381,8 @@ int config_reloadable(const struct config *old, const struct config *new_, const
 
 /* ---- places ---- */
 
+#define FALLBACK_BYTES 64
+
 static char *join(const char *a, const char *b)
 {
 	struct cbuf s = {0};
@@ -398,10 +402,17 @@ static const char *env_dir(const char *name)
 	return v && v[0] == '/' ? v : NULL;
 }
 
+/* The place of a user who has none: in /tmp, where anybody may have been first. The allocator looks
+ * there, too (allocator/attach.c). */
+static void fallback_dir(char *buf, size_t n)
+{
+	snprintf(buf, n, "/tmp/pcptune-%u", (unsigned)geteuid());
+}
+
 char *config_default_socket(void)
 {
 	const char *v = getenv("PCPTUNE_SOCKET");
-	char dir[64];
+	char dir[FALLBACK_BYTES];
 
 	if (v && v[0])
 		return join(v, "");
@@ -410,12 +421,13 @@ char *config_default_socket(void)
 	v = env_dir("XDG_RUNTIME_DIR");
 	if (v)
 		return join(v, "/pcptune/sock");
-	snprintf(dir, sizeof(dir), "/tmp/pcptune-%u", (unsigned)geteuid());
+	fallback_dir(dir, sizeof(dir));
 	return join(dir, "/sock");
 }
 
 char *config_default_log(void)
 {
+	char dir[FALLBACK_BYTES];
 	const char *v;
 
 	if (geteuid() == 0)
@@ -424,7 +436,27 @@ char *config_default_log(void)
 	if (v)
 		return join(v, "/pcptune/pcptuned.db");
 	v = env_dir("HOME");
-	return join(v ? v : "/tmp", "/.local/state/pcptune/pcptuned.db");
+	if (v)
+		return join(v, "/.local/state/pcptune/pcptuned.db");
+	fallback_dir(dir, sizeof(dir));
+	return join(dir, "/pcptuned.db");
+}
+
+int config_place_trusted(const char *path, char *why)
+{
+	char dir[FALLBACK_BYTES];
+	struct stat st;
+
+	fallback_dir(dir, sizeof(dir));
+	if (strncmp(path, dir, strlen(dir)) != 0 || path[strlen(dir)] != '/' || lstat(dir, &st))
+		return 0;
+	if (S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)))
+		return 0;
+	snprintf(why, 256,
+		 "%s is not a directory that only user %u can write, so it may be a trap of "
+		 "somebody else; set XDG_RUNTIME_DIR or name another place",
+		 dir, (unsigned)geteuid());
+	return -EPERM;
 }
 
 char *config_control_socket(const char *socket)

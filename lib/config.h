@@ -107,11 +107,17 @@ void config_print_man(FILE *out);
 /*
  * Where sockets and logs are when nothing is configured; malloc'ed, NULL: no memory.
  * Socket: $PCPTUNE_SOCKET, else /run/pcptune/sock (root), $XDG_RUNTIME_DIR/pcptune/sock, or
- * /tmp/pcptune-UID/sock. Log: /var/lib/pcptune/pcptuned.db (root), $XDG_STATE_HOME/pcptune/..., or
- * ~/.local/state/pcptune/pcptuned.db.
+ * /tmp/pcptune-UID/sock. Log: /var/lib/pcptune/pcptuned.db (root), $XDG_STATE_HOME/pcptune/...,
+ * ~/.local/state/pcptune/pcptuned.db, or, without HOME, /tmp/pcptune-UID/pcptuned.db.
  */
 char *config_default_socket(void);
 char *config_default_log(void);
+/*
+ * -EPERM: path is in /tmp/pcptune-UID, and that is not a directory of ours alone, so somebody else
+ * made it, and may have laid a socket or a link there; why (256 bytes) says so. Ask before anything
+ * in it is used, and after it was made.
+ */
+int config_place_trusted(const char *path, char *why);
 /* The control socket beside a target socket: SOCKET.ctl; malloc'ed. */
 char *config_control_socket(const char *socket);
 

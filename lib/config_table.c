@@ -20,8 +20,9 @@ static const char *const on_exit_names[] = {"keep", "restore", NULL};
 const struct config_key config_keys[] = {
 	{"socket", CONFIG_STRING, "bytes", 0, 103, NULL, NULL, false,
 	 "Path of the socket that programs attach to; the control socket is beside it, with \".ctl\" "
-	 "added. Left out: /run/pcptune/sock for root, else $XDG_RUNTIME_DIR/pcptune/sock, and "
-	 "$PCPTUNE_SOCKET before both.", C(socket)},
+	 "added. Left out: /run/pcptune/sock for root, else $XDG_RUNTIME_DIR/pcptune/sock "
+	 "or, without that variable, /tmp/pcptune-UID/sock, and "
+	 "$PCPTUNE_SOCKET before all.", C(socket)},
 	{"interval_ms", CONFIG_INT, "ms", 10, 60000, "100", NULL, false,
 	 "Time between two samples of a target.", C(interval_ms)},
 	{"lease_ms", CONFIG_INT, "ms", 500, 600000, "5000", NULL, true,

@@ -131,6 +131,9 @@ static int connect_first(struct ctlclient *c, const char *socket_path, char *why
 	free(base);
 	if (!c->path)
 		return fail(why, -ENOMEM, "no memory");
+	r = config_place_trusted(c->path, why);
+	if (r < 0)
+		return r;
 	r = connect_to(c->path, &c->fd, why);
 	if (nobody_there(r) && !socket_path && !(env && *env))
 		r = connect_system(c, r);

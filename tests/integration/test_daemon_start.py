@@ -265,4 +265,71 @@ def the_control_socket_has_its_mode_and_an_unknown_group_is_refused():
         assert r.returncode == 1 and "no-such-group" in r.stderr, r
 
 
+@test
+def a_user_without_a_run_directory_has_one_place_for_all_and_no_trap():
+    uid = os.geteuid() or 65534
+    place = f"/tmp/pcptune-{uid}"
+    if os.path.lexists(place):
+        skip(f"{place} is in use")
+    defer(lambda: shutil.rmtree(place, ignore_errors=True))
+    d = tempfile.mkdtemp(prefix="pcptune-test-", dir="/tmp")
+    defer(lambda: shutil.rmtree(d, ignore_errors=True))
+    if not os.geteuid():
+        os.chown(d, uid, uid)
+    env = {k: v for k, v in os.environ.items()
+           if k not in ("XDG_RUNTIME_DIR", "PCPTUNE_SOCKET", "XDG_STATE_HOME", "HOME")}
+    who = {"env": {**env, "PCPTUNE_POLICY_PATH": POLICIES}, "cwd": d, "text": True,
+           "stdin": subprocess.DEVNULL}
+    if not os.geteuid():
+        who.update(user=uid, group=uid, extra_groups=[])
+
+    def program(*words):
+        try:
+            p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **who)
+        except PermissionError:
+            skip(f"another user can not reach {words[0]}")
+        defer(end_process, p)
+        return p
+
+    def call(*words):
+        p = program(*words)
+        out, err = p.communicate(timeout=20 * SLOW)
+        return p.returncode, out, err
+
+    status, out, err = call(PCPTUNED, "--check")
+    if status and "policy" in err:
+        skip("another user can not load the policies: " + err)
+    assert f"socket: {place}/sock" in out and f"log: {place}/pcptuned.db" in out, (out, err)
+    p = program(PCPTUNED, "--foreground", "--db", os.path.join(d, "log.db"))
+    wait_for(lambda: os.path.exists(place + "/sock.ctl") or p.poll() is not None)
+    assert os.stat(place).st_mode & 0o7777 == 0o700 and os.stat(place).st_uid == uid
+    pf = program(os.path.join(BENCH, "page_fault1"), "--threads", "1", "--mib", "4",
+                 "--seconds", "20")
+    wait_for(lambda: "page_fault1" in call(PCPTUNE, "targets")[1])
+    # the same directory, but another user could have put its files there
+    os.chmod(place, 0o777)
+    status, out, err = call(PCPTUNE, "targets")
+    assert status == 1 and "trap" in err and not out, (status, out, err)
+    end_process(pf)
+    end_process(p)
+    for words in ([PCPTUNED, "--check"], [PCPTUNED, "--foreground"]):
+        status, out, err = call(*words)
+        assert status == 1 and f"{place} is not a directory that only user {uid} can write" in err
+    os.rmdir(place)
+    with socketlib.socket(socketlib.AF_UNIX, socketlib.SOCK_SEQPACKET) as s:
+        os.mkdir(place)
+        os.chmod(place, 0o777)
+        s.bind(place + "/sock")
+        os.chmod(place + "/sock", 0o777)
+        s.listen(8)
+        s.settimeout(1)
+        status, out, err = call(os.path.join(BENCH, "page_fault1"), "--threads", "1", "--mib", "4",
+                                "--seconds", "1")
+        assert status == 0, err
+        try:
+            s.accept()
+            raise AssertionError("a program gave its segment to a stranger")
+        except TimeoutError:
+            pass
+
 main()

@@ -104,26 +104,33 @@ struct range {
 	int64_t lo, hi;
 };
 
+/* The same of pages on a list. */
+struct count_range {
+	uint32_t lo, hi;
+};
+
+/* Every sample reads all of it: three lines. */
 struct cpu_state {
 	/* sums over about MEMORY_US, cleared by a raise */
 	uint64_t traffic, in, out, refills, wait_us, wait_alloc_us;
-	int64_t net;			      /* frees minus allocations through the lists, pages */
-	struct range net_now, net_before;     /* stretches of MEMORY_US / 2 */
-	struct range count_now, count_before; /* stretches of hold_us */
-	uint64_t hidden_now, hidden_before;   /* as count_*: most that one interval hid */
+	int64_t net;			  /* frees minus allocations through the lists, pages */
+	struct range net_now, net_before; /* stretches of MEMORY_US / 2 */
 	uint64_t net_start, count_start;
-	uint64_t raised, decayed, active, taken_over; /* times, us */
-	uint64_t hold_us;
+	uint64_t active, raised, decayed, taken_over; /* times, us */
+	struct count_range count_now, count_before;   /* stretches of hold_us */
+	uint32_t hidden_now, hidden_before;	      /* as count_*: most that one interval hid */
+	uint32_t hold_us;
 	uint32_t learned; /* high that a CPU at work is known to need */
-	uint32_t last_is_decay;
-	uint32_t count_valid;	 /* count_before is a whole stretch after the last raise */
-	uint32_t missed;	 /* permille, of this sample */
-	uint32_t wanted, reason; /* raise of this sample, and why */
-	uint32_t granted;
-	uint32_t given; /* high of the last change, counts while it is on its way */
-	uint64_t need;	/* pages that went to the zone and back */
-	int64_t swing;
+	uint32_t missed;  /* permille, of this sample */
+	uint32_t wanted;  /* raise of this sample */
+	uint32_t given;	  /* high of the last change, counts while it is on its way */
+	uint32_t swing;
+	uint8_t reason; /* of wanted */
+	uint8_t granted;
+	uint8_t last_is_decay;
+	uint8_t count_valid; /* count_before is a whole stretch after the last raise */
 };
+_Static_assert(sizeof(struct cpu_state) <= 192, "three lines");
 
 struct state {
 	uint64_t cpu_us, wait_us; /* of the target, over about MEMORY_US */
@@ -147,7 +154,7 @@ static int init(void *state, const struct pcptune_shape *shape, const int64_t *p
 	st->batch = pcptune_zone_batch(zone_managed(shape));
 	st->floor = p[P_FLOOR] ? pcptune_max_u32((uint32_t)p[P_FLOOR], 4) : 6 * st->batch;
 	for (uint32_t i = 0; i < shape->n_zones * shape->n_cpus; i++)
-		st->cpu[i].hold_us = (uint64_t)p[P_HOLD] * 1000;
+		st->cpu[i].hold_us = (uint32_t)p[P_HOLD] * 1000;
 	return 0;
 }
 
@@ -165,10 +172,16 @@ static void range_add(struct range *r, int64_t v)
 	r->hi = v > r->hi ? v : r->hi;
 }
 
-static void range_cap(struct range *r, int64_t most)
+static void count_add(struct count_range *r, uint32_t v)
 {
-	r->lo = r->lo < most ? r->lo : most;
-	r->hi = r->hi < most ? r->hi : most;
+	r->lo = pcptune_min_u32(r->lo, v);
+	r->hi = pcptune_max_u32(r->hi, v);
+}
+
+static void count_cap(struct count_range *r, uint32_t most)
+{
+	r->lo = pcptune_min_u32(r->lo, most);
+	r->hi = pcptune_min_u32(r->hi, most);
 }
 
 static uint32_t range_width(const struct range *a, const struct range *b)
@@ -179,19 +192,42 @@ static uint32_t range_width(const struct range *a, const struct range *b)
 	return width > PCPTUNE_MAX_HIGH ? PCPTUNE_MAX_HIGH : (uint32_t)width;
 }
 
-/* Moves to the next stretch when this one is over; a long pause is a stretch of its own. */
-static bool range_turn(struct range *now, struct range *before, uint64_t *start, uint64_t t,
-		       uint64_t length, int64_t v)
+static uint32_t count_width(const struct count_range *a, const struct count_range *b)
 {
-	bool turn = t - *start >= length;
+	uint32_t width = pcptune_max_u32(a->hi, b->hi) - pcptune_min_u32(a->lo, b->lo);
 
-	if (turn) {
-		*before = t - *start >= 2 * length ? (struct range){v, v} : *now;
-		*now = (struct range){v, v};
-		*start = t;
+	return pcptune_min_u32(width, PCPTUNE_MAX_HIGH);
+}
+
+/* Both move to the next stretch when this one is over; a long pause is a stretch of its own. */
+static void watch_net(struct cpu_state *cs, uint64_t t)
+{
+	struct range here = {cs->net, cs->net};
+	uint64_t past = t - cs->net_start;
+
+	if (past >= MEMORY_US / 2) {
+		cs->net_before = past >= MEMORY_US ? here : cs->net_now;
+		cs->net_now = here;
+		cs->net_start = t;
 	}
-	range_add(now, v);
-	return turn;
+	range_add(&cs->net_now, cs->net);
+}
+
+static void watch_count(struct cpu_state *cs, uint32_t count, uint32_t hidden, uint64_t t)
+{
+	struct count_range here = {count, count};
+	uint64_t past = t - cs->count_start;
+
+	if (past >= cs->hold_us) {
+		cs->count_before = past >= 2 * (uint64_t)cs->hold_us ? here : cs->count_now;
+		cs->count_now = here;
+		cs->count_start = t;
+		cs->count_valid = 1;
+		cs->hidden_before = cs->hidden_now;
+		cs->hidden_now = 0;
+	}
+	count_add(&cs->count_now, count);
+	cs->hidden_now = pcptune_max_u32(cs->hidden_now, hidden);
 }
 
 static uint64_t sub0(uint64_t a, uint64_t b)
@@ -199,14 +235,25 @@ static uint64_t sub0(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
+/* What a CPU did beyond its lists, all in one word: 0 in most intervals of a CPU that has enough. */
+static inline uint64_t beyond_lists(const struct pcptune_cpu *c)
+{
+	return c->alloc_zone | c->free_zone | c->alloc_direct | c->free_direct | c->refills |
+	       c->lock_alloc_wait_ns | c->lock_free_wait_ns;
+}
+
 /* Counters of a damaged segment can say anything; no interval has that many pages. */
-static bool plausible(const struct pcptune_cpu *c)
+static inline bool plausible(const struct pcptune_cpu *c)
 {
 	const uint64_t most = UINT64_C(1) << 36;
 
-	return !(c->flags & PCPTUNE_CPU_UNKNOWN) && c->alloc_pages < most && c->free_pages < most &&
-	       c->alloc_zone < most && c->free_zone < most && c->refills < most &&
-	       c->lock_alloc_wait_ns < most * 1000 && c->lock_free_wait_ns < most * 1000;
+	if (c->flags & PCPTUNE_CPU_UNKNOWN)
+		return false;
+	if ((c->alloc_pages | c->free_pages | beyond_lists(c)) < most)
+		return true; /* then so is each: one compare, not seven */
+	return c->alloc_pages < most && c->free_pages < most && c->alloc_zone < most &&
+	       c->free_zone < most && c->refills < most && c->lock_alloc_wait_ns < most * 1000 &&
+	       c->lock_free_wait_ns < most * 1000;
 }
 
 static void add_deltas(struct cpu_state *cs, const struct pcptune_cpu *c)
@@ -215,17 +262,21 @@ static void add_deltas(struct cpu_state *cs, const struct pcptune_cpu *c)
 	uint64_t frees = sub0(c->free_pages, c->free_direct);
 
 	cs->traffic += allocs + frees;
+	cs->net += frees - allocs;
+	if (!beyond_lists(c))
+		return; /* all the rest is 0 */
 	cs->in += sub0(c->alloc_zone, c->alloc_direct);
 	cs->out += sub0(sub0(sub0(c->free_zone, c->free_direct), c->decay_pages), c->trim_pages);
 	cs->refills += c->refills;
 	cs->wait_us += (c->lock_alloc_wait_ns + c->lock_free_wait_ns) / 1000;
 	cs->wait_alloc_us += c->lock_alloc_wait_ns / 1000;
-	cs->net += frees - allocs;
 }
 
 static void fade_sums(struct cpu_state *cs, uint64_t dt_us)
 {
 	cs->traffic = fade(cs->traffic, dt_us);
+	if (!(cs->in | cs->out | cs->refills | cs->wait_us | cs->wait_alloc_us))
+		return; /* what is 0 stays 0 */
 	cs->in = fade(cs->in, dt_us);
 	cs->out = fade(cs->out, dt_us);
 	cs->refills = fade(cs->refills, dt_us);
@@ -237,41 +288,34 @@ static void fade_sums(struct cpu_state *cs, uint64_t dt_us)
  * Within an interval a list may have been further up or down than at its ends, by no more than the
  * smaller of what was allocated and what was freed.
  */
-static uint64_t hidden_by(const struct pcptune_cpu *c)
+static uint32_t hidden_by(const struct pcptune_cpu *c)
 {
-	if (!plausible(c))
-		return 0;
-	return c->alloc_pages < c->free_pages ? c->alloc_pages : c->free_pages;
+	uint64_t hidden = c->alloc_pages < c->free_pages ? c->alloc_pages : c->free_pages;
+
+	return hidden < PCPTUNE_MAX_HIGH ? (uint32_t)hidden : PCPTUNE_MAX_HIGH;
 }
 
 /* A swing as seen at the ends of intervals, and what they hid; by half at most is enough. */
 static uint32_t whole_swing(const struct cpu_state *cs, uint32_t seen)
 {
-	uint64_t hidden = cs->hidden_now > cs->hidden_before ? cs->hidden_now : cs->hidden_before;
+	uint32_t hidden = pcptune_max_u32(cs->hidden_now, cs->hidden_before);
 
-	return seen + (hidden < seen / 2 ? (uint32_t)hidden : seen / 2);
+	return seen + pcptune_min_u32(hidden, seen / 2);
 }
 
 static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
 		      const struct pcptune_sample *s, const int64_t *p)
 {
-	uint64_t hidden = hidden_by(c);
+	bool good = plausible(c);
 
 	fade_sums(cs, s->dt_us);
-	if (c->flags & PCPTUNE_CPU_ACTIVE && plausible(c)) {
+	if (c->flags & PCPTUNE_CPU_ACTIVE && good) {
 		if (c->alloc_pages || c->free_pages)
 			cs->active = s->time_us;
 		add_deltas(cs, c);
 	}
-	range_turn(&cs->net_now, &cs->net_before, &cs->net_start, s->time_us, MEMORY_US / 2,
-		   (int64_t)cs->net);
-	if (range_turn(&cs->count_now, &cs->count_before, &cs->count_start, s->time_us, cs->hold_us,
-		       c->count)) {
-		cs->count_valid = 1;
-		cs->hidden_before = cs->hidden_now;
-		cs->hidden_now = 0;
-	}
-	cs->hidden_now = hidden > cs->hidden_now ? hidden : cs->hidden_now;
+	watch_net(cs, s->time_us);
+	watch_count(cs, c->count, good ? hidden_by(c) : 0, s->time_us);
 	cs->missed = 0;
 	if (cs->traffic >= (uint64_t)p[P_TRAFFIC]) /* of a few pages a share says nothing */
 		cs->missed = (uint32_t)(2000 * (cs->in < cs->out ? cs->in : cs->out) / cs->traffic);
@@ -308,8 +352,7 @@ static uint32_t high_for(uint32_t swing, uint32_t move)
 static void want(struct cpu_state *cs, uint64_t high, uint32_t reason)
 {
 	cs->wanted = high > PCPTUNE_MAX_HIGH ? PCPTUNE_MAX_HIGH : (uint32_t)high;
-	cs->reason = reason;
-	cs->need = cs->in + cs->out;
+	cs->reason = (uint8_t)reason;
 }
 
 static bool contended(const struct state *st, const struct cpu_state *cs, const int64_t *p)
@@ -347,7 +390,7 @@ static void want_raise(const struct state *st, struct cpu_state *cs, const struc
 		/* more than high and what went to the zone and back can not have been missed */
 		swing = whole_swing(cs, range_width(&cs->net_now, &cs->net_before));
 		swing = swing < c->high + back ? swing : c->high + back;
-		cs->swing = (int64_t)swing;
+		cs->swing = (uint32_t)swing;
 		target = high_for((uint32_t)swing, move_max(c));
 		if (swing > c->high && target > c->high + c->high / 4)
 			want(cs, bad ? pcptune_max_u32(target, 2 * c->high) : target, R_SWING);
@@ -361,17 +404,17 @@ static void want_raise(const struct state *st, struct cpu_state *cs, const struc
 /* Everything that a raise starts anew, and what it teaches about a decay before it. */
 static void note_raise(struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t high, uint64_t t)
 {
-	uint64_t gap = t - cs->raised, hold = 2 * cs->hold_us;
+	uint64_t gap = t - cs->raised, hold = 2 * (uint64_t)cs->hold_us;
 
 	if (cs->last_is_decay) {
 		hold = hold > 2 * gap ? hold : 2 * gap;
-		cs->hold_us = hold < HOLD_MAX_US ? hold : HOLD_MAX_US;
+		cs->hold_us = hold < HOLD_MAX_US ? (uint32_t)hold : HOLD_MAX_US;
 		cs->learned = high;
 	}
 	cs->last_is_decay = 0;
 	cs->raised = t;
 	cs->traffic = cs->in = cs->out = cs->refills = cs->wait_us = cs->wait_alloc_us = 0;
-	cs->count_now = cs->count_before = (struct range){c->count, c->count};
+	cs->count_now = cs->count_before = (struct count_range){c->count, c->count};
 	cs->count_start = t;
 	cs->count_valid = 0;
 	cs->hidden_now = cs->hidden_before = 0;
@@ -384,7 +427,7 @@ static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, 
 		       uint64_t t, uint32_t *ret_swing)
 {
 	bool rests = t - cs->active >= cs->hold_us; /* what moves then are our own trims */
-	uint32_t swing = rests ? 0 : range_width(&cs->count_now, &cs->count_before);
+	uint32_t swing = rests ? 0 : count_width(&cs->count_now, &cs->count_before);
 	uint32_t whole = whole_swing(cs, swing);
 	uint32_t need = high_for(whole, pcptune_min_u32(whole, move_max(c)));
 
@@ -398,7 +441,7 @@ static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, 
 static void forget(struct cpu_state *cs, const int64_t *p, uint64_t t)
 {
 	if (cs->last_is_decay && t - cs->decayed >= HOLD_MAX_US) {
-		cs->hold_us = (uint64_t)p[P_HOLD] * 1000;
+		cs->hold_us = (uint32_t)p[P_HOLD] * 1000;
 		cs->learned = 0;
 		cs->last_is_decay = 0;
 	}
@@ -417,16 +460,21 @@ static bool must_yield(const struct state *st, const struct cpu_state *cs, const
 static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 		 struct cpu_state *cs, const struct pcptune_cpu *c, const int64_t *p, uint64_t t)
 {
-	uint32_t swing, need = needed(cs, c, st->floor, t, &swing), step;
-	bool yield = must_yield(st, cs, p, t);
+	uint32_t enough = c->high - c->high / 4, swing, need, step;
 	struct pcptune_change *ch;
+	bool yield;
 
+	/* before all that is costly: nothing is needed less than the floor */
+	if (st->floor >= enough || cs->missed >= (uint32_t)p[P_MISS] / 4 + 1)
+		return 0;
+	need = needed(cs, c, st->floor, t, &swing);
+	yield = must_yield(st, cs, p, t);
 	if (yield) {
 		swing = 0;
 		need = st->floor;
 	}
 	step = swing ? c->high / 4 : c->high / 2;
-	if (need >= c->high - c->high / 4 || cs->missed >= (uint32_t)p[P_MISS] / 4 + 1)
+	if (need >= enough)
 		return 0;
 	if (!(cs->count_valid || yield) || t - cs->decayed < (uint64_t)p[P_DECAY] * 1000 ||
 	    !cpu_open(c))
@@ -436,8 +484,8 @@ static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 		return -1;
 	ch->high = ch->high_min = ch->high_max = pcptune_max_u32(need, c->high - step);
 	cs->given = ch->high;
-	range_cap(&cs->count_now, ch->high);
-	range_cap(&cs->count_before, ch->high);
+	count_cap(&cs->count_now, ch->high);
+	count_cap(&cs->count_before, ch->high);
 	if (!swing && c->batch > st->batch)
 		ch->batch = st->batch;
 	ch->arg[0] = swing ? (int64_t)swing : (int64_t)((t - cs->active) / 1000);
@@ -452,7 +500,7 @@ static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 /* What the passes over the CPUs found. */
 struct tally {
 	uint64_t budget, sum, room;
-	uint32_t used, closed, cut, holding, above, missed;
+	uint32_t used, closed, cut, holding, above, missed, wanting;
 };
 
 static uint64_t budget_of(const struct pcptune_shape *shape, const int64_t *p)
@@ -474,7 +522,7 @@ static void watch_all(struct state *st, const struct pcptune_sample *s, const in
 			continue;
 		if (!cs->count_start) {
 			cs->count_start = cs->net_start = cs->raised = cs->active = s->time_us;
-			cs->count_now = cs->count_before = (struct range){c->count, c->count};
+			cs->count_now = cs->count_before = (struct count_range){c->count, c->count};
 		}
 		watch_cpu(cs, c, s, p);
 		forget(cs, p, s->time_us);
@@ -488,20 +536,26 @@ static void watch_all(struct state *st, const struct pcptune_sample *s, const in
 			cs->wanted = 0;
 			t->closed++;
 		}
+		t->wanting += cs->wanted != 0;
 	}
 }
 
-/* The CPU in largest need that was not looked at yet; UINT32_MAX: none. */
+/*
+ * The CPU in largest need (most pages went to the zone and back) that was not looked at yet;
+ * UINT32_MAX: none.
+ */
 static uint32_t neediest(const struct state *st, uint32_t n)
 {
 	uint32_t best = UINT32_MAX;
+	uint64_t most = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct cpu_state *cs = &st->cpu[i];
 
-		if (cs->wanted && !cs->granted &&
-		    (best == UINT32_MAX || cs->need > st->cpu[best].need))
+		if (cs->wanted && !cs->granted && (best == UINT32_MAX || cs->in + cs->out > most)) {
 			best = i;
+			most = cs->in + cs->out;
+		}
 	}
 	return best;
 }
@@ -530,6 +584,8 @@ static void cut_hopeless(struct state *st, const struct pcptune_sample *s, struc
 /* Largest need first: cuts what is wanted to what the budget has left. */
 static void share(struct state *st, const struct pcptune_sample *s, struct tally *t)
 {
+	if (!t->wanting)
+		return; /* a calm target: saves two passes */
 	cut_hopeless(st, s, t);
 	for (uint32_t n = 0; n < GRANTS_MAX; n++) {
 		uint32_t i = neediest(st, s->n_cpus), high;
@@ -565,7 +621,7 @@ static int raise(const struct state *st, struct pcptune_decision *d, uint32_t i,
 		ch->arg[1] = cs->reason == R_FLOW ? (int64_t)move_max(c) : (int64_t)cs->missed;
 	} else {
 		ch->arg[0] = cs->missed;
-		ch->arg[1] = cs->reason == R_SWING ? cs->swing : (int64_t)cs->traffic;
+		ch->arg[1] = cs->reason == R_SWING ? (int64_t)cs->swing : (int64_t)cs->traffic;
 	}
 	note_raise(cs, c, cs->wanted, t);
 	return 1;

@@ -563,7 +563,9 @@ static uint8_t *put_records(struct pcptune_encoder *enc, const struct pcptune_sa
 		}
 		enc->totals.held_pages += (uint64_t)c->count - last->face.count;
 		p = put_record(enc, c, expected, last, i - next, beyond, p);
-		last->face = rest_face(FACE(c));
+		/* not by way of rest_face(): its copy would be loaded before all of it is stored */
+		last->face = *FACE(c);
+		last->face.flags = REST(c->flags);
 		add_totals(&enc->totals, c, beyond);
 		next = i + 1;
 	}

@@ -687,8 +687,11 @@ static uint32_t take_deltas(struct previous *p, const struct pcptune_cpu_block *
 		return PCPTUNE_CPU_UNKNOWN;
 	}
 	any |= c->alloc_pages | c->free_pages;
-	c->alloc_pages += c->alloc_direct;
-	c->free_pages += c->free_direct;
+	/* rarely not 0; the tests also keep the two from being loaded as one before they are stored */
+	if (c->alloc_direct)
+		c->alloc_pages += c->alloc_direct;
+	if (c->free_direct)
+		c->free_pages += c->free_direct;
 	return any ? PCPTUNE_CPU_ACTIVE : 0;
 }
 

@@ -43,6 +43,8 @@ void apply_baseline(struct target *t)
 		segreader_control_read(t->sr, i, &m->words, &m->seq, &ack);
 		segreader_cpu_total(t->sr, i, &c);
 		m->orig = limits_of_cpu(&c);
+		if (m->seq)
+			m->flags |= MARK_INHERITED;
 	}
 }
 
@@ -302,13 +304,20 @@ void apply_unpin(struct target *t, uint32_t index)
 
 /* ---- the end ---- */
 
+/* Not where an earlier daemon, which may have crashed, was before us, nor on a CPU that was written
+ * before the program used it. */
+static bool origin_known(const struct mark *m)
+{
+	return m->orig.high && !(m->flags & MARK_INHERITED);
+}
+
 void apply_restore(struct target *t)
 {
 	for (uint32_t i = 0; i < t->n; i++) {
 		struct mark *m = &t->marks[i];
 		struct host_change ch = {.index = i, .reason = OPERATOR_RESTORE};
 
-		if (!(m->flags & MARK_CHANGED) || (m->flags & MARK_DRIFT) || !m->orig.high)
+		if (!(m->flags & MARK_CHANGED) || (m->flags & MARK_DRIFT) || !origin_known(m))
 			continue;
 		ch.zone = t->cpus[i].zone;
 		ch.cpu = t->cpus[i].cpu;
@@ -319,8 +328,27 @@ void apply_restore(struct target *t)
 	}
 }
 
+/* The program knows its own defaults: it goes back to them when a lease has run out. */
+static uint64_t last_lease(struct target *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < t->n; i++) {
+		const struct mark *m = &t->marks[i];
+
+		n += m->flags & (MARK_CHANGED | MARK_INHERITED) && !origin_known(m);
+	}
+	if (!n)
+		return 0;
+	journal_event(t->d->journal, t, "own-defaults",
+		      "%u CPUs go back to the defaults of the program, as what they had before the "
+		      "first change is not known",
+		      n);
+	return 1; /* ns, a time long gone */
+}
+
 void apply_release(struct target *t, bool keep)
 {
-	segreader_lease(t->sr, keep ? UINT64_MAX : 0);
+	segreader_lease(t->sr, keep ? UINT64_MAX : last_lease(t));
 	segreader_wake(t->sr);
 }

@@ -44,7 +44,10 @@ void apply_unpin(struct target *t, uint32_t index);
 
 /* The end of the daemon: restores what was changed, by way of decisions by hand. */
 void apply_restore(struct target *t);
-/* lease of a target: for good (keep) or none. */
+/*
+ * lease of a target: for good (keep), none, or, where what was there before the first change is not
+ * known, one that has run out, so that the program goes back to its own defaults.
+ */
 void apply_release(struct target *t, bool keep);
 
 #endif

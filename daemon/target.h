@@ -23,6 +23,8 @@ enum mark_flags {
 	MARK_INFLIGHT = 1u << 2, /* written, not yet taken over */
 	MARK_CHANGED = 1u << 3,	 /* we wrote since the attachment; `orig` is set */
 	MARK_SETTLING = 1u << 4,
+	MARK_INHERITED =
+		1u << 5, /* an earlier daemon wrote: `orig` is its value, not the program's */
 };
 
 /* What the daemon keeps of one CPU. */

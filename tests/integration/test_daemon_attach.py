@@ -281,4 +281,33 @@ def a_real_program_attaches_and_reconnects_after_a_restart():
                          for c in z["cpus"]) > 1000)
 
 
+@test
+def what_a_program_had_of_its_own_survives_a_crash_of_the_daemon():
+    pf = os.path.join(BENCH, "page_fault1")
+    d = Daemon(lease_ms=60000)
+    spawn([pf, "--threads", "1", "--mib", "64", "--seconds", "50"],
+          env={"PCPTUNE_SOCKET": d.socket}, stdout=subprocess.DEVNULL)
+
+    def cpus():
+        return [c for t in d.ctl("status")["targets"] for z in t["zones"] for c in z["cpus"]]
+
+    def tuned():
+        """contention has changed limits"""
+        return [c for c in cpus() if c["rules"] != "g4"]
+
+    d.target("page_fault1")
+    wait_for(tuned)
+    d.ctl("set", target="page_fault1", high=5000)  # CPUs that were never used, too
+    d.kill9()
+    d.start()
+    d.target("page_fault1")
+    assert tuned(), "the lease is long, the values stay until the daemon is back"
+    assert d.stop() == 0
+    assert d.sql("SELECT count(*) FROM event WHERE text LIKE '%defaults of the program%'")[0][0] == 1
+    d.configure(dry_run=True)
+    d.start()
+    d.target("page_fault1")
+    wait_for(lambda: cpus())
+    assert not [c for c in cpus() if c["rules"] != "g4" or c["high_min"] == c["high_max"]], cpus()
+
 main()

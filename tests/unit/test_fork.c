@@ -14,7 +14,7 @@
 #include "allocator/pcp.h"
 
 /* TSan refuses threads in the child of a threaded process by default; it can follow them well. */
-const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
 
 const char *__tsan_default_options(void)
 {

@@ -309,6 +309,25 @@ static void rules_wrong(struct ctl_answer *a)
 	fail(a, "invalid", "rules, allowed:%s", all);
 }
 
+/* Of two values that were given, neither can be kept for the other. */
+static bool limits_agree(const uint32_t *v, uint32_t given, struct ctl_answer *a)
+{
+	static const struct {
+		size_t less, more; /* places in limit_keys */
+	} pairs[] = {{1, 0}, {0, 2}, {1, 2}};
+
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+		size_t x = pairs[i].less, y = pairs[i].more;
+
+		if (!(given & 1u << x) || !(given & 1u << y) || v[x] <= v[y])
+			continue;
+		fail(a, "invalid", "%s %u is above %s %u, allowed: high_min <= high <= high_max",
+		     limit_keys[x].name, v[x], limit_keys[y].name, v[y]);
+		return false;
+	}
+	return true;
+}
+
 /* What was asked for: values, and a bit for each one given. */
 static bool limits_of_request(json_t *request, uint32_t *values, uint32_t *ret_given,
 			      struct ctl_answer *a)
@@ -337,7 +356,7 @@ static bool limits_of_request(json_t *request, uint32_t *values, uint32_t *ret_g
 		fail(a, "invalid",
 		     "nothing to set; allowed: high, high_min, high_max, batch, "
 		     "scale_max, rules");
-	return *ret_given != 0;
+	return *ret_given && limits_agree(values, *ret_given, a);
 }
 
 /* Is this CPU meant? The zone is named by its place in status (its id). */

@@ -27,6 +27,12 @@ def requests_that_are_wrong_are_refused_with_what_would_be_right():
     refused(d, "invalid", "g0 g1 g4", cmd="set", target=f.id, rules="g9")
     refused(d, "invalid", "g0 g1 g4", cmd="set", target=f.id, rules=9)
     refused(d, "invalid", "name of a generation", cmd="set", target=f.id, rules=[])
+    refused(d, "invalid", "high_min 200 is above high 100, allowed: high_min <= high <= high_max",
+            cmd="set", target=f.id, high=100, high_min=200)
+    refused(d, "invalid", "high 300 is above high_max 200", cmd="set", target=f.id, high=300,
+            high_max=200)
+    refused(d, "invalid", "high_min 300 is above high_max 200", cmd="set", target=f.id,
+            high_min=300, high_max=200)
     refused(d, "not-found", "CPUs 0 .. 3", cmd="set", target=f.id, cpu=7, high=100)
     refused(d, "invalid", "16 hex", cmd="summary", tag="xyz")
     refused(d, "not-found", "", cmd="summary", tag="0123456789abcdef")

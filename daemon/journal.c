@@ -33,7 +33,7 @@
 #define QUEUE_MAX      65536u
 #define ENDS_MAX       1024u
 #define EVENTS_MAX     64u
-#define STATE_EVERY    6000u /* samples of a target */
+#define STATE_EVERY    2000u /* samples of a target */
 
 struct queued {
 	int64_t decision;

@@ -298,4 +298,21 @@ def a_log_has_one_writer():
     e.stop()
     assert not os.path.exists(d.db + ".lock"), "a clean stop leaves no lock file"
 
+@test
+def a_replay_can_begin_at_a_saved_state_when_older_samples_are_gone():
+    d = Daemon(interval_ms=10, log={"chunk_ms": 100})
+    Fake(d, step_ms=5)
+    saved = wait_for(lambda: d.sql("SELECT max(seq) FROM state WHERE length(state) > 0")[0][0],
+                     timeout=40, step=0.5)
+    assert 2000 <= saved < 2200, "every 2000 samples, with the next chunk"
+    before = d.sql("SELECT count(*) FROM decision")[0][0]
+    wait_for(lambda: d.sql("SELECT max(seq_last) FROM sample")[0][0] > saved + 100)
+    d.stop()
+    with sqlite3.connect(d.db) as c:
+        c.execute("DELETE FROM sample WHERE seq_first <= ?", (saved,))
+    r = run([PCPTUNE, "verify", "--json", "--db", d.db, "--policy-path", POLICIES])
+    v = json.loads(r.stdout)
+    assert r.returncode == 0 and v["ok"] and v["samples"] >= 100, v
+    assert v["not_derivable"] >= before, v
+
 main()

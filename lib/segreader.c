@@ -16,7 +16,8 @@
  * decoded: a change in between is seen by the next pass, never lost. A CPU that was active a moment
  * ago most likely still is, so it is decoded without taking the number first; when it turns out to
  * rest, one more full pass begins the number anew. Of an active CPU, a list that did not move costs
- * two compares, and all plain counters together one check of their range.
+ * two compares, and all plain counters together one check of their range; when its lists served all
+ * it did, twice in a row, the plain counters are only compared and nothing is stored of them.
  *
  * Order. A list's word and tail are two words that different steps of the allocator move; the
  * reader takes word, tail, word and starts again when word moved, so that the pair was true at one
@@ -99,10 +100,11 @@ struct previous {
 };
 
 enum cpu_state {
-	STATE_SHOWN = 1u << 0,	/* the caller's entry holds deltas or flags of the last pass */
-	STATE_FORCED = 1u << 1, /* look at it in full next time, whatever the sum says */
-	STATE_REBASE = 1u << 2, /* ... and take no deltas then: the baseline is still missing */
-	STATE_MOVES = 1u << 3,	/* was active: its sum is not kept up, look at it in full */
+	STATE_SHOWN = 1u << 0,	 /* the caller's entry holds deltas or flags of the last pass */
+	STATE_FORCED = 1u << 1,	 /* look at it in full next time, whatever the sum says */
+	STATE_REBASE = 1u << 2,	 /* ... and take no deltas then: the baseline is still missing */
+	STATE_MOVES = 1u << 3,	 /* was active: its sum is not kept up, look at it in full */
+	STATE_COUNTED = 1u << 4, /* plain counters of the caller's entry are not all 0 */
 };
 
 struct segreader {
@@ -112,6 +114,7 @@ struct segreader {
 	uint32_t n;	       /* zones x slots */
 	bool first;	       /* nothing was sampled yet: count from zero */
 	bool rebase;	       /* the next pass sets the baseline */
+	bool all;	       /* this pass looks at every CPU and stores every field */
 	const void *seen;      /* entries of the last pass: others are filled in full */
 	uint64_t *sums;	       /* [n] */
 	uint8_t *states;       /* [n] enum cpu_state */
@@ -672,27 +675,46 @@ static uint64_t counter_deltas(struct previous *p, const struct pcptune_cpu_bloc
 	return any;
 }
 
-/* Deltas against p, which moves on to now. Returns flags: ACTIVE, UNKNOWN or none. */
+static bool counters_moved(const struct previous *p, const struct pcptune_cpu_block *b)
+{
+	uint64_t any = 0;
+
+#define PCPTUNE_ZCTR(field, unit, line, para) any |= LOAD(&b->zctr.field) ^ p->field;
+#define PCPTUNE_PCTR(field, unit, line, para) any |= LOAD(&b->pcp.field) ^ p->field;
+#include <pcptune/counters.def>
+	return any;
+}
+
+/*
+ * Deltas against p, which moves on to now. zeros: the plain counters of c are 0 already. Returns
+ * flags: ACTIVE, UNKNOWN or none; *ret_counted: are they still?
+ */
 static uint32_t take_deltas(struct previous *p, const struct pcptune_cpu_block *b,
-			    const struct list_reading *lists, bool first, struct pcptune_cpu *c)
+			    const struct list_reading *lists, bool first, bool zeros,
+			    struct pcptune_cpu *c, bool *ret_counted)
 {
 	bool sane = list_deltas(p, lists, first, c);
-	uint64_t any = counter_deltas(p, b, c);
+	uint64_t any = 0;
 
+	/* half the work, and lines of p and c that need not be written back */
+	if (!zeros || counters_moved(p, b))
+		any = counter_deltas(p, b, c);
 	/* what fits in few bits together does so one by one: no compare for each */
 	if (any >> DELTA_BITS)
 		sane &= counters_sane(c, first);
+	*ret_counted = any && sane;
 	if (!sane) {
 		no_deltas(c);
 		return PCPTUNE_CPU_UNKNOWN;
 	}
-	any |= c->alloc_pages | c->free_pages;
+	if (!any)
+		return c->alloc_pages | c->free_pages ? PCPTUNE_CPU_ACTIVE : 0;
 	/* rarely not 0; the tests also keep the two from being loaded as one before they are stored */
 	if (c->alloc_direct)
 		c->alloc_pages += c->alloc_direct;
 	if (c->free_direct)
 		c->free_pages += c->free_direct;
-	return any ? PCPTUNE_CPU_ACTIVE : 0;
+	return PCPTUNE_CPU_ACTIVE;
 }
 
 #define OWN_FLAGS (PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN)
@@ -702,17 +724,19 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 {
 	const struct pcptune_cpu_block *b = cpu_block(sr, index);
 	struct list_reading lists[PCPTUNE_N_LISTS];
-	bool rebase = sr->rebase || (sr->states[index] & STATE_REBASE);
-	uint32_t flags, state;
+	uint32_t flags, state, before = sr->states[index];
+	bool rebase = sr->rebase || (before & STATE_REBASE);
+	bool zeros = !sr->all && !(before & STATE_COUNTED), counted = false;
 
-	/* came to rest: the sum has to begin anew */
-	state = sr->states[index] & STATE_MOVES ? STATE_FORCED : 0;
+	/* when it came to rest, the sum has to begin anew */
+	state = before & STATE_MOVES ? STATE_FORCED : 0;
 	read_gauges(b, c);
 	if (read_lists(b, lists)) {
 		c->count = pages_on_lists(lists);
-		flags = take_deltas(&sr->prev[index], b, lists, sr->first, c);
+		flags = take_deltas(&sr->prev[index], b, lists, sr->first, zeros, c, &counted);
 		if (rebase) {
 			no_deltas(c);
+			counted = false;
 			flags = 0;
 		}
 	} else {
@@ -722,7 +746,7 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 		state = STATE_FORCED | (rebase ? STATE_REBASE : 0);
 	}
 	if (flags & PCPTUNE_CPU_ACTIVE)
-		state = STATE_MOVES;
+		state = STATE_MOVES | (counted ? STATE_COUNTED : 0);
 	c->flags = (c->flags & ~OWN_FLAGS) | flags;
 	sr->states[index] = (uint8_t)(state | (flags ? STATE_SHOWN : 0));
 	return flags;
@@ -744,7 +768,7 @@ static void set_places(const struct segreader *sr, struct pcptune_cpu *cpus)
 }
 
 /* Is nothing to be done for a CPU but to say so? Keeps its sum up. */
-static inline bool rests(struct segreader *sr, uint32_t index, bool all)
+static inline bool rests(struct segreader *sr, uint32_t index)
 {
 	uint64_t sum;
 	bool same;
@@ -754,18 +778,18 @@ static inline bool rests(struct segreader *sr, uint32_t index, bool all)
 	sum = cpu_sum(cpu_block(sr, index));
 	same = sum == sr->sums[index];
 	sr->sums[index] = sum;
-	return same && !all && !(sr->states[index] & STATE_FORCED);
+	return same && !sr->all && !(sr->states[index] & STATE_FORCED);
 }
 
 uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active)
 {
-	bool all = sr->first || sr->rebase || sr->seen != cpus;
 	uint32_t n_active = 0;
 
-	if (all)
+	sr->all = sr->first || sr->rebase || sr->seen != cpus;
+	if (sr->all)
 		set_places(sr, cpus);
 	for (uint32_t i = 0; i < sr->n; i++) {
-		if (rests(sr, i, all)) {
+		if (rests(sr, i)) {
 			if (sr->states[i])
 				sample_rest(sr, i, &cpus[i]);
 		} else if (sample_full(sr, i, &cpus[i]) & PCPTUNE_CPU_ACTIVE) {

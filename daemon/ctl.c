@@ -74,11 +74,12 @@ static size_t queue_limit(const struct client *cl)
 
 /* ---- answers ---- */
 
-static char *answer_text(const struct ctl_answer *a)
+static char *answer_text(struct ctl_answer *a)
 {
 	json_t *o;
 	char *text;
 
+	text_clean(a->error); /* a word of the request may be cut within a character */
 	if (a->result)
 		o = json_pack("{s:b, s:O}", "ok", 1, "result", a->result);
 	else

@@ -26,6 +26,9 @@ def requests_that_are_wrong_are_refused_with_what_would_be_right():
     refused(d, "invalid", "nothing to set", cmd="set", target=f.id)
     refused(d, "invalid", "g0 g1 g4", cmd="set", target=f.id, rules="g9")
     refused(d, "invalid", "g0 g1 g4", cmd="set", target=f.id, rules=9)
+    refused(d, "invalid", "unknown cmd \"a\u00e4", cmd="a" + "\u00e4" * 40)
+    refused(d, "invalid", "has no key \"a\u00e4", cmd="version", **{"a" + "\u00e4" * 40: 1})
+    refused(d, "not-found", "no target \"a\u00e4", cmd="set", target="a" + "\u00e4" * 80, high=9)
     refused(d, "invalid", "name of a generation", cmd="set", target=f.id, rules=[])
     refused(d, "invalid", "high_min 200 is above high 100, allowed: high_min <= high <= high_max",
             cmd="set", target=f.id, high=100, high_min=200)

@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
 #include <string.h>
@@ -49,6 +50,17 @@ static int finish(int status)
 	return status;
 }
 
+/*
+ * One that is closed would be given to the next socket or log, and our output with it. Its stand-in
+ * fails on use just the same. Not for `run`, whose program gets them as they were given to us.
+ */
+static void standard_descriptors(void)
+{
+	for (int fd = 0; fd <= 2; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			(void)!open("/dev/null", (fd ? O_RDONLY : O_WRONLY) | O_CLOEXEC);
+}
+
 int main(int argc, char **argv)
 {
 	const struct cli_verb *verb;
@@ -62,8 +74,10 @@ int main(int argc, char **argv)
 	verb = cli_verb_find(verb_name(argv[1]));
 	if (!verb)
 		return no_verb(argv[1]);
-	if (verb->cmd != cmd_run)
+	if (verb->cmd != cmd_run) {
 		signal(SIGPIPE, SIG_DFL);
+		standard_descriptors();
+	}
 	cli_error_verb(verb->name);
 	argv[1] = (char *)verb->name;
 	return finish(verb->cmd(argc - 1, argv + 1));

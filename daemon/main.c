@@ -538,11 +538,25 @@ static int serve(struct run *r)
 	return status;
 }
 
+/* Else a lock, a socket or the log would get number 2, and messages with it. */
+static void standard_descriptors(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/null", O_RDWR);
+	} while (fd >= 0 && fd <= 2);
+	if (fd > 2)
+		close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	struct run r = {.ready = -1};
-	int status = take_options(&r, argc, argv);
+	int status;
 
+	standard_descriptors();
+	status = take_options(&r, argc, argv);
 	start_directory = getcwd(NULL, 0);
 	if (status < 0 && !load(&r))
 		status = 1;

@@ -270,4 +270,12 @@ def drift_is_told_by_status_and_by_the_log():
     w.wait_high(600)
 
 
+@test
+def a_closed_standard_output_is_an_error_and_becomes_no_socket():
+    w = World()
+    for words in (["status"], ["status", "--json"], ["targets"], ["version"], ["log"]):
+        r = run(["sh", "-c", 'exec "$0" "$@" >&-', PCPTUNE, *words], env=w.env)
+        assert r.returncode == 1 and "standard output: Bad file descriptor" in r.stderr, (words, r)
+
+
 main()

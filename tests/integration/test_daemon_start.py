@@ -332,4 +332,16 @@ def a_user_without_a_run_directory_has_one_place_for_all_and_no_trap():
         except TimeoutError:
             pass
 
+@test
+def closed_standard_descriptors_are_no_ones():
+    d = Daemon(start=False)
+    r = run(["sh", "-c", f"exec {PCPTUNED} -c {d.config} <&- >&- 2>&-"])
+    assert r.returncode == 0, r
+    pid = d.ctl("version")["pid"]
+    defer(os.kill, pid, signal.SIGTERM)
+    for fd in "012":
+        assert os.readlink(f"/proc/{pid}/fd/{fd}") == "/dev/null"
+    r = run([PCPTUNED, "--foreground", "-c", d.config])
+    assert r.returncode == 1 and f"pid {pid}" in r.stderr, "it holds its lock"
+
 main()

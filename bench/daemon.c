@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the daemon costs: CPU time in per cent of one core, resident memory, and bytes of log for
- * each sample of an active CPU, with synthetic targets (tests/tools/fake.h).
+ * each sample of an active CPU, with synthetic targets (tests/tools/fake.h); see --help.
  *
- *   bench/daemon [--seconds N] [--warm-up N] [--policy NAME] [--dir DIR] [--json] [CASE ...]
+ * What is measured is steady load. After targets attach, a policy makes decisions for a while, and
+ * each costs a transaction of the log; so the warm-up lasts at least as long as asked for, and then
+ * until the targets have taken over nothing new for QUIET_S. How many decisions fell into the
+ * measured time all the same is part of the result.
  *
- * Cases: active (200 targets of 64 CPUs, every CPU active in every interval), idle (the same, at
- * rest), one (a single target, active). Sampling is at 10 Hz, with the log on. Each case has a
- * daemon of its own in a temporary directory. The targets work in this process, so their cost is
- * not in the figures. Exit status 0, or 1 when a case could not be measured.
+ * Sampling is at 10 Hz, with the log on. Each case has a daemon of its own in a temporary
+ * directory. The targets work in this process, so their cost is not in the figures. Exit status 0,
+ * 1 when a case could not be measured, 2 when the arguments are wrong.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -18,30 +20,35 @@
 #include <limits.h>
 #include "tests/tools/fake.h"
 
-#define STEP_MS 50
+#define STEP_MS	      50
+#define QUIET_S	      3u  /* without a decision: steady */
+#define WARM_UP_MAX_S 60u /* ... or at last measured as it is */
 
 struct bench_case {
 	const char *name;
 	uint32_t targets, cpus, active; /* active: permille of the CPUs */
+	const char *text;
 };
 
 static const struct bench_case cases[] = {
-	{"active", 200, 64, 1000},
-	{"idle", 200, 64, 0},
-	{"one", 1, 64, 1000},
+	{"active", 200, 64, 1000, "200 targets of 64 CPUs, every CPU active in every interval"},
+	{"idle", 200, 64, 0, "200 targets of 64 CPUs, at rest"},
+	{"one", 1, 64, 1000, "one target of 64 CPUs, active"},
 };
 #define N_CASES (sizeof(cases) / sizeof(cases[0]))
 
 struct result {
-	double seconds, cpu_pct;
+	double seconds, warm_up, cpu_pct;
 	uint64_t rss, shared, chunk_bytes, records, samples, decisions, log_bytes;
+	uint64_t from_us, to_us;      /* measured time, CLOCK_BOOTTIME */
+	uint64_t decisions_in_window; /* of decisions */
 };
 
 static struct {
 	unsigned seconds, warm_up;
 	const char *policy, *dir;
-	bool json;
-} opt = {20, 8, "contention", NULL, false};
+	bool json, help;
+} opt = {20, 16, "contention", NULL, false, false};
 
 /* dir/name; ends the program when it does not fit */
 static const char *in_dir(const char *dir, const char *name, char *buf)
@@ -170,6 +177,31 @@ static void work(struct fake *f, const struct bench_case *c, double seconds)
 	}
 }
 
+/* Control words taken over by all targets so far: decisions that arrived. */
+static size_t adopted(const struct fake *f, uint32_t n)
+{
+	size_t sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += f[i].n_adopted;
+	return sum;
+}
+
+/* Works until the load is steady; returns the seconds that it took. */
+static double warm_up(struct fake *f, const struct bench_case *c)
+{
+	unsigned quiet = 0, s;
+
+	work(f, c, opt.warm_up);
+	for (s = opt.warm_up; quiet < QUIET_S && s < WARM_UP_MAX_S; s++) {
+		size_t before = adopted(f, c->targets);
+
+		work(f, c, 1);
+		quiet = adopted(f, c->targets) == before ? quiet + 1 : 0;
+	}
+	return s;
+}
+
 /* ---- measuring ---- */
 
 static uint64_t ask(sqlite3 *db, const char *sql)
@@ -187,7 +219,7 @@ static uint64_t ask(sqlite3 *db, const char *sql)
 
 static void read_log(const char *dir, struct result *r)
 {
-	char path[PATH_MAX];
+	char path[PATH_MAX], in_window[128];
 	struct stat st;
 	sqlite3 *db;
 
@@ -199,6 +231,10 @@ static void read_log(const char *dir, struct result *r)
 		r->records = ask(db, "SELECT sum(n_records) FROM sample WHERE level = 0");
 		r->samples = ask(db, "SELECT sum(n_samples) FROM sample");
 		r->decisions = ask(db, "SELECT count(*) FROM decision");
+		snprintf(in_window, sizeof(in_window),
+			 "SELECT count(*) FROM decision WHERE boot_us BETWEEN %llu AND %llu",
+			 (unsigned long long)r->from_us, (unsigned long long)r->to_us);
+		r->decisions_in_window = ask(db, in_window);
 	}
 	sqlite3_close(db);
 }
@@ -215,12 +251,14 @@ static bool measure(const struct bench_case *c, const char *dir, struct fake *f,
 	for (uint32_t i = 0; good && i < c->targets; i++)
 		good = attach_one(&f[i], path, &s);
 	if (good) {
-		work(f, c, opt.warm_up);
+		r->warm_up = warm_up(f, c);
 		cpu = cpu_ns(pid);
+		r->from_us = fake_ns(CLOCK_BOOTTIME) / 1000u;
 		start = fake_ns(CLOCK_MONOTONIC);
 		work(f, c, opt.seconds);
 		r->seconds = (double)(fake_ns(CLOCK_MONOTONIC) - start) / 1e9;
 		r->cpu_pct = (double)(cpu_ns(pid) - cpu) / 1e7 / r->seconds;
+		r->to_us = fake_ns(CLOCK_BOOTTIME) / 1000u;
 		memory(pid, r);
 	}
 	if (pid > 0)
@@ -238,11 +276,12 @@ static double per_record(const struct result *r)
 
 static void print_json(const struct bench_case *c, const struct result *r)
 {
-	printf("{\"case\":\"%s\",\"targets\":%u,\"cpus\":%u,\"policy\":\"%s\",\"seconds\":%.1f,"
-	       "\"cpu_pct\":%.2f,\"rss_bytes\":%llu,\"shared_bytes\":%llu,\"samples\":%llu,"
-	       "\"records\":%llu,\"bytes_per_record\":%.1f,\"decisions\":%llu,\"log_bytes\":%llu}"
-	       "\n",
-	       c->name, c->targets, c->cpus, opt.policy, r->seconds, r->cpu_pct,
+	printf("{\"case\":\"%s\",\"targets\":%u,\"cpus\":%u,\"policy\":\"%s\",\"warm_up\":%.0f,"
+	       "\"seconds\":%.1f,\"cpu_pct\":%.2f,\"decisions_in_window\":%llu,",
+	       c->name, c->targets, c->cpus, opt.policy, r->warm_up, r->seconds, r->cpu_pct,
+	       (unsigned long long)r->decisions_in_window);
+	printf("\"rss_bytes\":%llu,\"shared_bytes\":%llu,\"samples\":%llu,\"records\":%llu,"
+	       "\"bytes_per_record\":%.1f,\"decisions\":%llu,\"log_bytes\":%llu}\n",
 	       (unsigned long long)r->rss, (unsigned long long)r->shared,
 	       (unsigned long long)r->samples, (unsigned long long)r->records, per_record(r),
 	       (unsigned long long)r->decisions, (unsigned long long)r->log_bytes);
@@ -250,10 +289,14 @@ static void print_json(const struct bench_case *c, const struct result *r)
 
 static void print_text(const struct bench_case *c, const struct result *r)
 {
-	printf("%-7s %4u x %u CPUs: %5.2f %% of a core, %.1f MiB resident (%.1f of it segments), ",
-	       c->name, c->targets, c->cpus, r->cpu_pct, (double)r->rss / 1048576,
+	printf("%-7s %4u x %u CPUs: %5.2f %% of a core (%.1f s after %.0f s of warm-up, %llu "
+	       "decisions in them), ",
+	       c->name, c->targets, c->cpus, r->cpu_pct, r->seconds, r->warm_up,
+	       (unsigned long long)r->decisions_in_window);
+	printf("%.1f MiB resident (%.1f of it segments), ", (double)r->rss / 1048576,
 	       (double)r->shared / 1048576);
-	printf("%.1f bytes of log for each active CPU and sample (%llu records, %llu decisions)\n",
+	printf("%.1f bytes of log for each active CPU and sample (%llu records, %llu decisions in "
+	       "all)\n",
 	       per_record(r), (unsigned long long)r->records, (unsigned long long)r->decisions);
 }
 
@@ -299,29 +342,95 @@ static bool run_case(const struct bench_case *c)
 	return good;
 }
 
+/* ---- arguments ---- */
+
+static const struct option_row {
+	const char *name, *arg, *text; /* arg NULL: takes none */
+	unsigned *number;	       /* where it goes: one of these three */
+	const char **string;
+	bool *flag;
+	unsigned min, max; /* of a number */
+} rows[] = {
+	{"seconds", "N", "measure for N seconds (20)", &opt.seconds, NULL, NULL, 1, 86400},
+	{"warm-up", "N", "let at least N seconds pass before (16)", &opt.warm_up, NULL, NULL, 0,
+	 86400},
+	{"policy", "NAME", "policy of the targets (contention)", NULL, &opt.policy, NULL, 0, 0},
+	{"dir", "DIR", "where temporary directories are made ($TMPDIR, else /tmp)", NULL, &opt.dir,
+	 NULL, 0, 0},
+	{"json", NULL, "one JSON object for each case", NULL, NULL, &opt.json, 0, 0},
+	{"help", NULL, "this text", NULL, NULL, &opt.help, 0, 0},
+};
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
+
+static void help(void)
+{
+	char left[32];
+
+	printf("usage: bench/daemon [OPTION ...] [CASE ...]\n\n"
+	       "Measures what the daemon costs in steady load, with synthetic targets at 10 Hz "
+	       "and\n"
+	       "the log on. Without a case: all of them.\n\noptions\n");
+	for (size_t i = 0; i < N_ROWS; i++) {
+		snprintf(left, sizeof(left), "--%s %s", rows[i].name,
+			 rows[i].arg ? rows[i].arg : "");
+		printf("  %-16s %s\n", left, rows[i].text);
+	}
+	printf("\ncases\n");
+	for (size_t i = 0; i < N_CASES; i++)
+		printf("  %-16s %s\n", cases[i].name, cases[i].text);
+}
+
+static bool take_option(const struct option_row *row, const char *arg)
+{
+	unsigned long v;
+	char *end;
+
+	if (row->string)
+		*row->string = arg;
+	if (row->flag)
+		*row->flag = true;
+	if (!row->number)
+		return true;
+	errno = 0;
+	v = strtoul(arg, &end, 10);
+	if (errno || end == arg || *end || *arg == '-' || v < row->min || v > row->max) {
+		fprintf(stderr, "bench/daemon: --%s: \"%s\"; right is %u to %u\n", row->name, arg,
+			row->min, row->max);
+		return false;
+	}
+	*row->number = (unsigned)v;
+	return true;
+}
+
 static bool options(int argc, char **argv)
 {
-	static const struct option table[] = {
-		{"seconds", 1, NULL, 's'}, {"warm-up", 1, NULL, 'w'}, {"policy", 1, NULL, 'p'},
-		{"dir", 1, NULL, 'd'},	   {"json", 0, NULL, 'j'},    {NULL, 0, NULL, 0},
-	};
-	int c;
+	struct option table[N_ROWS + 1];
+	int c, i;
 
+	memset(table, 0, sizeof(table));
+	for (i = 0; i < (int)N_ROWS; i++)
+		table[i] = (struct option){rows[i].name, rows[i].arg != NULL, NULL, i + 1};
 	while ((c = getopt_long(argc, argv, "", table, NULL)) != -1) {
-		if (c == 's')
-			opt.seconds = (unsigned)strtoul(optarg, NULL, 10);
-		else if (c == 'w')
-			opt.warm_up = (unsigned)strtoul(optarg, NULL, 10);
-		else if (c == 'p')
-			opt.policy = optarg;
-		else if (c == 'd')
-			opt.dir = optarg;
-		else if (c == 'j')
-			opt.json = true;
-		else
+		if (c == '?' || !take_option(&rows[c - 1], optarg))
 			return false;
 	}
-	return opt.seconds > 0;
+	return true;
+}
+
+static bool cases_known(int argc, char **argv)
+{
+	for (int i = optind; i < argc; i++) {
+		size_t k = 0;
+
+		while (k < N_CASES && strcmp(argv[i], cases[k].name) != 0)
+			k++;
+		if (k == N_CASES) {
+			fprintf(stderr, "bench/daemon: no case \"%s\"; --help names them\n",
+				argv[i]);
+			return false;
+		}
+	}
+	return true;
 }
 
 static bool wanted(const char *name, int argc, char **argv)
@@ -337,10 +446,11 @@ int main(int argc, char **argv)
 {
 	bool good = true;
 
-	if (!options(argc, argv)) {
-		fprintf(stderr, "usage: bench/daemon [--seconds N] [--warm-up N] [--policy NAME] "
-				"[--dir DIR] [--json] [active] [idle] [one]\n");
+	if (!options(argc, argv) || !cases_known(argc, argv))
 		return 2;
+	if (opt.help) {
+		help();
+		return 0;
 	}
 	for (size_t i = 0; i < N_CASES; i++) {
 		if (wanted(cases[i].name, argc, argv))

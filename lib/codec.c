@@ -82,6 +82,12 @@ enum field {
 };
 _Static_assert(N_FIELDS <= 64, "one bit each in a bitmap of 64");
 
+#define PCPTUNE_LIST(field, unit, line, para) +1
+_Static_assert(0
+#include <pcptune/counters.def>
+		       == 2,
+	       "face_residues() names the counters of the lists");
+
 enum group { G_LIST, G_ZCTR, G_PCTR, G_GAUGE, N_GROUPS };
 
 static const uint8_t group_sizes[N_GROUPS] = {
@@ -420,20 +426,34 @@ static inline bool beyond_lists(const struct pcptune_cpu *c)
 	return any;
 }
 
+#define BIT(field) (UINT64_C(1) << F_##field)
+
 /*
- * What is left of each field when its prediction is taken away; 0: nothing. Up to the counters of
- * the lists here, the others in the next two.
+ * What is left of each field when its prediction is taken away into d, 0: nothing; those that are
+ * not 0 as a mask. Up to the counters of the lists here, the others below. Most gauges are what a
+ * policy once set: a compare and a jump that always goes the same way costs less than a difference.
  */
-static inline void face_residues(const struct pcptune_cpu *c, const struct face *expected,
-				 uint64_t *d)
+static inline uint64_t face_residues(const struct pcptune_cpu *c, const struct face *expected,
+				     uint64_t *d)
 {
+	uint64_t mask = 0;
+
+#define PCPTUNE_GAUGE(field, unit, line, para)                               \
+	d[F_##field] = 0;                                                    \
+	if (c->field != expected->field) {                                   \
+		d[F_##field] = zigzag((uint64_t)c->field - expected->field); \
+		mask |= BIT(field);                                          \
+	}
+#include <pcptune/counters.def>
 	d[F_flags] = c->flags ^ (expected->flags | PCPTUNE_CPU_ACTIVE);
 	d[F_count] = zigzag((uint64_t)c->count - expected->count);
-#define PCPTUNE_GAUGE(field, unit, line, para) \
-	d[F_##field] = zigzag((uint64_t)c->field - expected->field);
-#define PCPTUNE_LIST(field, unit, line, para) d[F_##field] = c->field;
-#include <pcptune/counters.def>
+	d[F_alloc_pages] = c->alloc_pages;
 	d[F_free_pages] = zigzag(c->free_pages - EXPECT_free_pages(c));
+	mask |= d[F_flags] ? BIT(flags) : 0;
+	mask |= d[F_count] ? BIT(count) : 0;
+	mask |= d[F_alloc_pages] ? BIT(alloc_pages) : 0;
+	mask |= d[F_free_pages] ? BIT(free_pages) : 0;
+	return mask;
 }
 
 static inline void zone_residues(const struct pcptune_cpu *c, uint64_t *d)
@@ -478,14 +498,15 @@ static inline __attribute__((always_inline)) uint64_t not_zero(const uint64_t *d
 static uint64_t residues(const struct pcptune_cpu *c, const struct face *expected, bool beyond,
 			 uint64_t *d)
 {
-	face_residues(c, expected, d);
+	uint64_t mask = face_residues(c, expected, d);
+
 	if (!beyond) {
 		no_zone_residues(d);
-		return not_zero(d, F_alloc_zone);
+		return mask;
 	}
 	zone_residues(c, d);
-	return not_zero(d, F_alloc_zone) | not_zero(d + F_alloc_zone, N_FIELDS - F_alloc_zone)
-						   << F_alloc_zone;
+	mask |= d[F_hold_raw] ? BIT(hold_raw) : 0;
+	return mask | not_zero(d + F_alloc_zone, N_FIELDS - F_alloc_zone) << F_alloc_zone;
 }
 
 static uint8_t *put_record(struct pcptune_encoder *enc, const struct pcptune_cpu *c,

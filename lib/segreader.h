@@ -50,7 +50,8 @@ uint32_t segreader_mode(const struct segreader *sr);
 void segreader_shape(const struct segreader *sr, struct pcptune_shape *shape);
 
 /*
- * One pass over all CPUs. cpus: n_zones * n_cpus entries that the caller keeps from call to call;
+ * One pass over all CPUs. cpus: n_zones * n_cpus entries that the caller keeps from call to call
+ * (what did not change since the last pass is not stored again: other entries, not other contents);
  * deltas against the previous pass are stored in them (0 and no ACTIVE flag for CPUs at rest),
  * gauges and count are refreshed, zone/cpu are set. The flags SETTLING and HELD are the caller's
  * and kept. active: room for all indexes. The first pass after open counts from zero, so that

@@ -533,6 +533,78 @@ static void test_sample_each_counter(void **state)
 	bench_free(&b);
 }
 
+/* What one step of the next test did to a CPU. */
+struct moved {
+	uint64_t allocs, frees, refills, waited, raised;
+	bool gauge;
+};
+
+static struct moved move_somehow(struct pcptune_cpu_block *c, unsigned how)
+{
+	struct moved m = {0};
+
+	if (how & 1) {
+		made_push(&c->list[0]);
+		made_push(&c->list[2]);
+		m.frees = 1 + 4;
+	}
+	if (how & 2) {
+		made_pop(&c->list[0]);
+		m.allocs = 1;
+	}
+	if (how & 4) {
+		made_add(c->zctr.refills, 3);
+		made_add(c->zctr.lock_alloc_wait_ns, 1000);
+		m.refills = 3;
+		m.waited = 1000;
+	}
+	if (how & 8) {
+		made_add(c->pcp.high_raised, 1);
+		m.raised = 1;
+	}
+	if (how & 16) {
+		c->pcp.free_count++;
+		m.gauge = true;
+	}
+	return m;
+}
+
+/*
+ * Every step from one kind of interval (rest, lists alone, counters alone, both, a gauge) to every
+ * other, and over one in between: none sees what an earlier one left in the entry.
+ */
+static void test_all_ways_of_moving(void **state)
+{
+	struct bench b = bench_new(1, 2);
+	struct pcptune_cpu_block *c = made_cpu(&b.m, 1);
+	uint32_t free_count = 0;
+
+	(void)state;
+	pass(&b);
+	for (unsigned n = 0; n < 32 * 32 * 32; n++) {
+		const unsigned hows[] = {n % 32, n / 32 % 32, n / 1024};
+
+		for (unsigned k = 0; k < 3; k++) {
+			struct moved m = move_somehow(c, hows[k]);
+			const struct pcptune_cpu *e = &b.cpus[1];
+			uint64_t all = m.allocs | m.frees | m.refills | m.waited | m.raised;
+
+			pass(&b);
+			free_count += m.gauge;
+			assert_int_equal(b.n_active, all != 0);
+			assert_int_equal(e->flags, all ? PCPTUNE_CPU_ACTIVE : 0);
+			assert_int_equal(e->alloc_pages, m.allocs);
+			assert_int_equal(e->free_pages, m.frees);
+			assert_int_equal(e->refills, m.refills);
+			assert_int_equal(e->lock_alloc_wait_ns, m.waited);
+			assert_int_equal(e->high_raised, m.raised);
+			assert_int_equal(any_delta(e), all);
+			assert_int_equal(e->free_count, free_count);
+		}
+	}
+	bench_free(&b);
+}
+
 static void test_first_pass_and_rebase(void **state)
 {
 	struct bench b = bench_new(1, 2);
@@ -967,6 +1039,7 @@ int main(void)
 		cmocka_unit_test(test_sample_deltas),
 		cmocka_unit_test(test_sample_gauges_at_rest),
 		cmocka_unit_test(test_sample_each_counter),
+		cmocka_unit_test(test_all_ways_of_moving),
 		cmocka_unit_test(test_first_pass_and_rebase),
 		cmocka_unit_test(test_other_entries),
 		cmocka_unit_test(test_forked),

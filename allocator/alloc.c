@@ -283,15 +283,6 @@ static unsigned order_of(size_t pages)
 	return pages <= 1 ? 0 : (unsigned)(64 - __builtin_clzl(pages - 1));
 }
 
-/* The largest block that begins at page `at` of an aligned block and ends at or before `end`. */
-static unsigned piece_order(size_t at, size_t end)
-{
-	unsigned fits = (unsigned)(63 - __builtin_clzl(end - at));
-	unsigned aligned = at ? (unsigned)__builtin_ctzl(at) : fits;
-
-	return fits < aligned ? fits : aligned;
-}
-
 /*
  * Marks the pieces of pages [at, end) as blocks in use, the last one first: whoever walks over
  * the tags meanwhile still sees the larger block until its own tag, the first, is written.
@@ -302,33 +293,46 @@ static void mark_pieces(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end
 
 	if (at == end)
 		return;
-	order = piece_order(at, end);
+	order = pcpa_piece_order(at, end);
 	mark_pieces(z, pfn, at + ((size_t)1 << order), end);
 	pcpa_tag_set(z, pfn + (uint32_t)at, PCPA_IN_USE, order);
 }
 
-static void free_pieces(char *block, size_t at, size_t end, const void *caller)
+/*
+ * Pieces of a block go to the zone and merge there. On the lists they would only pile up: the next
+ * block of that size is cut from a larger one again, and nobody asks for the pieces.
+ */
+static void give_pieces(char *block, size_t at, size_t end, const void *caller)
 {
-	while (at < end) {
-		unsigned order = piece_order(at, end);
+	struct pcpa_zone *z = NULL;
+	int saved = errno;
 
-		free_block(block + at * PCPA_PAGE_SIZE, order, caller);
-		at += (size_t)1 << order;
+	for (size_t i = at; i < end; i += (size_t)1 << pcpa_piece_order(i, end)) {
+		z = check_block(block + i * PCPA_PAGE_SIZE, pcpa_piece_order(i, end), caller);
+		if (!z)
+			return;
 	}
+	for (size_t i = at; i < end && must_put_off(); i += (size_t)1 << pcpa_piece_order(i, end))
+		pcpa_deferred_push(block + i * PCPA_PAGE_SIZE, pcpa_piece_order(i, end));
+	if (z && !must_put_off())
+		pcpa_pcp_give(z, pcpa_cpu_slot(), pcpa_page_number(z, block), at, end);
+	errno = saved;
 }
 
 void *pcpa_alloc_exact(size_t size, size_t align)
 {
-	size_t pages = (size + PCPA_PAGE_SIZE - 1) / PCPA_PAGE_SIZE, all;
+	size_t pages, all;
 	unsigned order;
 	struct pcpa_zone *z;
 	void *block;
 
-	if (!size || size > PCPA_MAX_EXACT || !align || align > PCPA_MAX_EXACT ||
-	    align & (align - 1)) {
+	if (!align)
+		align = PCPA_PAGE_SIZE;
+	if (!size || size > PCPA_MAX_EXACT || align > PCPA_MAX_EXACT || align & (align - 1)) {
 		errno = EINVAL;
 		return NULL;
 	}
+	pages = pcpa_exact_pages(size);
 	order = order_of(pages);
 	if (order_of(align / PCPA_PAGE_SIZE) > order)
 		order = order_of(align / PCPA_PAGE_SIZE);
@@ -340,21 +344,22 @@ void *pcpa_alloc_exact(size_t size, size_t align)
 	/* the tail from the end of what is kept, the rest before it */
 	mark_pieces(z, pcpa_page_number(z, block), pages, all);
 	mark_pieces(z, pcpa_page_number(z, block), 0, pages);
-	free_pieces(block, pages, all, CALLER);
+	give_pieces(block, pages, all, CALLER);
 	return block;
 }
 
 void pcpa_free_exact(void *block, size_t size)
 {
-	size_t pages = (size + PCPA_PAGE_SIZE - 1) / PCPA_PAGE_SIZE;
+	size_t pages = pcpa_exact_pages(size);
 
 	if (!block)
 		return;
-	if (!size || size > PCPA_MAX_EXACT) {
+	if (!size || size > PCPA_MAX_EXACT)
 		report("size is 0 or above PCPA_MAX_EXACT", block, 0, CALLER);
-		return;
-	}
-	free_pieces(block, 0, pages, CALLER);
+	else if (pages & (pages - 1))
+		give_pieces(block, 0, pages, CALLER);
+	else
+		free_block(block, order_of(pages), CALLER);
 }
 
 /* ---- numbers ---- */

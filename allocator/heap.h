@@ -91,6 +91,29 @@ static inline struct pcptune_proc_block *pcpa_proc(void)
 /* A wrong free that the preload library noticed; no lock may be held. errno is kept. */
 void pcpa_report(const char *what, const void *address, unsigned order, const void *caller);
 
+/* ---- exact sizes: a block of n pages is a row of buddy blocks, the largest first ---- */
+
+/*
+ * Pages that a request of `size` bytes gets. Up to 8 pages a whole block of the next order: those
+ * orders have lists, and cut blocks would come from one list and go to others. What is not touched
+ * of it costs no memory. Beyond 8 pages no more than needed.
+ */
+static inline size_t pcpa_exact_pages(size_t size)
+{
+	size_t n = size / 4096 + !!(size % 4096);
+
+	return n < 2 || n > 8 ? n : (size_t)1 << (64 - __builtin_clzl(n - 1));
+}
+
+/* The largest block that begins at page `at` of an aligned block and ends at or before `end`. */
+static inline unsigned pcpa_piece_order(size_t at, size_t end)
+{
+	unsigned fits = (unsigned)(63 - __builtin_clzl(end - at));
+	unsigned aligned = at ? (unsigned)__builtin_ctzl(at) : fits;
+
+	return fits < aligned ? fits : aligned;
+}
+
 /* Marks the segment as that of the preload library; before the first allocation. */
 void pcpa_heap_is_preload(void);
 extern uint32_t pcpa_heap_seg_flags;

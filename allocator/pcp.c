@@ -584,6 +584,34 @@ static void free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *
 	pcpa_zone_leave(z);
 }
 
+/* Without the zone, for now: below a signal handler. */
+static void put_off(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end)
+{
+	for (unsigned order; at < end; at += (size_t)1 << order) {
+		order = pcpa_piece_order(at, end);
+		pcpa_deferred_push(pcpa_page_address(z, pfn + (uint32_t)at), order);
+	}
+}
+
+void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, size_t end)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+	size_t pages = end - at;
+
+	if (pcpa_in_zone) {
+		put_off(z, pfn, at, end);
+		return;
+	}
+	pcpa_zone_enter(z, PCPA_PATH_FREE, &b->zctr);
+	for (unsigned order; at < end; at += (size_t)1 << order) {
+		order = pcpa_piece_order(at, end);
+		pcpa_zone_give(z, pfn + (uint32_t)at, order, PCPA_BACKED);
+	}
+	pcpa_count(&b->zctr.free_zone, pages);
+	pcpa_count(&b->zctr.free_direct, pages);
+	pcpa_zone_leave(z);
+}
+
 /* ---- allocation and free ---- */
 
 /* The list is empty. */

@@ -61,6 +61,9 @@ void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *blo
 void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			void *const *blocks);
 
+/* Pages [at, end) of the block at pfn, checked by the caller, to the zone past every list. */
+void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, size_t end);
+
 /* ---- with the lists locked, no zone lock held ---- */
 
 /* Moves pages to the zone, coldest first, beginning with list `first`, in bounded chunks. */

@@ -18,6 +18,7 @@
  * 16 calls at most, and adds that in one go. A thread that ends, a fork and exit() add the rest,
  * so the totals are exact from then on; a process that is killed or calls _exit() takes it along.
  */
+#include "allocator/pcp.h"
 #include "allocator/preload.h"
 #include "allocator/agent.h"
 
@@ -45,7 +46,7 @@ static PRELOAD_TLS bool inside;
 
 static size_t pages_of(size_t size)
 {
-	return (size + PAGE - 1) / PAGE;
+	return pcpa_exact_pages(size);
 }
 
 /* ---- settings ---- */
@@ -296,10 +297,13 @@ void *preload_zone_alloc(size_t size, size_t align)
 	return may_serve(size) ? alloc(size, pages_of(size), align) : NULL;
 }
 
-/* Pages that a block which grows or shrinks may have beyond its need: one in eight. */
+/*
+ * Pages that a block which grows or shrinks may have beyond its need: one in eight, but for the
+ * sizes that are whole blocks of a list.
+ */
 static size_t spare(size_t pages)
 {
-	return pages / 8;
+	return pages > 8 ? pages / 8 : 0;
 }
 
 void *preload_zone_alloc_growing(size_t size)
@@ -360,7 +364,7 @@ static void give_tail_back(void *p, size_t have, size_t keep)
 	make_border(z, first, (uint32_t)keep);
 	while (pfn < first + have) {
 		order = pcpa_tag_get(z, pfn) & 0xff;
-		pcpa_free(pcpa_page_address(z, pfn), order);
+		pcpa_pcp_give(z, pcpa_cpu_slot(), pfn, 0, (size_t)1 << order);
 		pfn += 1u << order;
 	}
 	inside = was;

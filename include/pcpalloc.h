@@ -82,9 +82,11 @@ PCPA_API size_t pcpa_alloc_bulk(unsigned order, size_t n, void **blocks);
 PCPA_API void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks);
 
 /*
- * size bytes (1 .. PCPA_MAX_EXACT) as whole pages: a block of the next order whose unneeded tail
- * pages go back at once. Aligned to a page, and to align (a power of two up to PCPA_MAX_EXACT).
- * Give it back with pcpa_free_exact() and any size that rounds to the same number of pages.
+ * size bytes (1 .. PCPA_MAX_EXACT) as whole pages. Up to 8 pages: a block of the next order, which
+ * comes from the lists. More: a block of the next order whose unneeded tail pages go back at once.
+ * Aligned to a page, and to align (a power of two up to PCPA_MAX_EXACT; 0: a page). Give it back
+ * with pcpa_free_exact() and any size that rounds to the same number of pages. NULL: as
+ * pcpa_alloc(); EINVAL for a size or an alignment out of range.
  */
 PCPA_API void *pcpa_alloc_exact(size_t size, size_t align);
 PCPA_API void pcpa_free_exact(void *block, size_t size);

@@ -158,6 +158,14 @@ static void callback_may_allocate(void **state)
 	assert_int_equal(in_child(callback_child, SMALL), 0);
 }
 
+/* Pages that a request of n pages gets. */
+static size_t given(size_t n)
+{
+	static const size_t small[] = {0, 1, 2, 4, 4, 8, 8, 8, 8};
+
+	return n < 9 ? small[n] : n;
+}
+
 static void exact_child(void)
 {
 	uint64_t before;
@@ -168,7 +176,7 @@ static void exact_child(void)
 		char *p = pcpa_alloc_exact(pages * 4096 - 5, 1);
 
 		CHECK(p && ((uintptr_t)p & 4095) == 0);
-		CHECK(stats().pages_in_use == before + pages);
+		CHECK(stats().pages_in_use == before + given(pages));
 		memset(p, 3, pages * 4096);
 		CHECK_AUDIT();
 		pcpa_free_exact(p, (pages - 1) * 4096 + 1);
@@ -178,7 +186,7 @@ static void exact_child(void)
 		char *p = pcpa_alloc_exact(3 * 4096, align);
 
 		CHECK(p && ((uintptr_t)p & (align - 1)) == 0);
-		CHECK(stats().pages_in_use == before + 3);
+		CHECK(stats().pages_in_use == before + 4);
 		pcpa_free_exact(p, 3 * 4096);
 	}
 	CHECK(stats().pages_in_use == before);
@@ -186,13 +194,51 @@ static void exact_child(void)
 	errno = 0;
 	CHECK(!pcpa_alloc_exact(0, 1) && errno == EINVAL);
 	CHECK(!pcpa_alloc_exact(PCPA_MAX_EXACT + 1, 1) && !pcpa_alloc_exact(1, 3));
-	CHECK(!pcpa_alloc_exact(1, 0) && !pcpa_alloc_exact(1, PCPA_MAX_EXACT * 2));
+	CHECK(!pcpa_alloc_exact(1, PCPA_MAX_EXACT * 2));
+	pcpa_free_exact(pcpa_alloc_exact(1, 0), 1);
+	CHECK(stats().pages_in_use == before);
 }
 
 static void exact_sizes(void **state)
 {
 	(void)state;
 	assert_int_equal(in_child(exact_child, SMALL), 0);
+}
+
+/*
+ * Blocks of every size are used again: what comes from a list goes to the same list, and pieces of
+ * larger ones to the zone. Once they went to the lists of small orders, which nobody emptied.
+ */
+static void exact_again_child(void)
+{
+	static char *p[2000];
+	static const size_t sizes[] = {9000, 12000, 20000, 25000, 60000, 120000};
+
+	for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+		size_t n = 6000000 / sizes[k], pages = given((sizes[k] + 4095) / 4096);
+		uint64_t held = 0, grown = 0;
+
+		for (int round = 0; round < 40; round++) {
+			for (size_t i = 0; i < n; i++)
+				CHECK((p[i] = pcpa_alloc_exact(sizes[k], 0)));
+			for (size_t i = 0; i < n; i++)
+				pcpa_free_exact(p[i], sizes[k]);
+			if (round == 4) {
+				held = stats().pages_on_lists;
+				grown = pcpa_heap.zones[0].grown;
+			}
+		}
+		CHECK(stats().pages_on_lists <= held + n * pages + 2016);
+		CHECK(pcpa_heap.zones[0].grown <= grown + 4096);
+		CHECK(stats().pages_in_use == 0);
+	}
+	CHECK_AUDIT();
+}
+
+static void exact_blocks_are_used_again(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(exact_again_child, NULL), 0);
 }
 
 static void bulk_child(void)
@@ -423,6 +469,7 @@ int main(void)
 		cmocka_unit_test(misuse),
 		cmocka_unit_test(callback_may_allocate),
 		cmocka_unit_test(exact_sizes),
+		cmocka_unit_test(exact_blocks_are_used_again),
 		cmocka_unit_test(bulk),
 		cmocka_unit_test(exhausted_zone),
 		cmocka_unit_test(several_zones),

@@ -728,7 +728,7 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 	bool rebase = sr->rebase || (before & STATE_REBASE);
 	bool zeros = !sr->all && !(before & STATE_COUNTED), counted = false;
 
-	/* when it came to rest, the sum has to begin anew */
+	/* at rest now: the sum, of words before the last gauges were read, has to begin anew */
 	state = before & STATE_MOVES ? STATE_FORCED : 0;
 	read_gauges(b, c);
 	if (read_lists(b, lists)) {

@@ -174,8 +174,11 @@ json_t *cli_target(const char *word);
  * one, else the newest that `run` left. NULL: none, and why says what was looked at.
  */
 char *cli_db_path(const char *db, const char *socket, char *why);
-/* cli_db_path() opened for reading. -1: *ret is open; else said, and the exit status. */
-int cli_open_log(const char *db, const char *socket, struct logstore **ret);
+/*
+ * cli_db_path() opened for reading. -1: *ret is open; else said, and the exit status. Which log it
+ * is, when none was named, is said on standard error; json: to people on a terminal only.
+ */
+int cli_open_log(const char *db, const char *socket, bool json, struct logstore **ret);
 
 /* ---- output ---- */
 

@@ -203,7 +203,7 @@ static char *newest_run(const char *standard)
 {
 	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
 	struct newest best = {NULL, {0, 0}};
-	char dir[PATH_MAX];
+	char dir[PATH_MAX], why[CLI_WHY];
 	char *slash;
 
 	snprintf(dir, sizeof(dir), "%s", standard);
@@ -215,8 +215,9 @@ static char *newest_run(const char *standard)
 		look_in(dir, &best);
 	if (home && snprintf(dir, sizeof(dir), "%s/.local/state/pcptune", home) < (int)sizeof(dir))
 		look_in(dir, &best);
-	snprintf(dir, sizeof(dir), "/tmp/pcptune-%u", (unsigned)geteuid());
-	look_in(dir, &best);
+	snprintf(dir, sizeof(dir), "/tmp/pcptune-%u/", (unsigned)geteuid());
+	if (!config_place_trusted(dir, why))
+		look_in(dir, &best);
 	return best.path;
 }
 
@@ -230,6 +231,10 @@ char *cli_db_path(const char *db, const char *socket, char *why)
 	if (path)
 		return path;
 	standard = config_default_log();
+	if (standard && config_place_trusted(standard, why)) {
+		free(standard);
+		return NULL;
+	}
 	if (!standard || !access(standard, F_OK))
 		return standard;
 	path = newest_run(standard);
@@ -242,7 +247,7 @@ char *cli_db_path(const char *db, const char *socket, char *why)
 	return path;
 }
 
-int cli_open_log(const char *db, const char *socket, struct logstore **ret)
+int cli_open_log(const char *db, const char *socket, bool json, struct logstore **ret)
 {
 	char why[CLI_WHY] = "no memory";
 	char *path = cli_db_path(db, socket, why);
@@ -250,7 +255,7 @@ int cli_open_log(const char *db, const char *socket, struct logstore **ret)
 
 	if (!path)
 		return cli_error("%s", why);
-	if (!db && isatty(STDERR_FILENO))
+	if (!db && (!json || isatty(STDERR_FILENO)))
 		fprintf(stderr, "log: %s\n", path);
 	why[0] = '\0';
 	r = logstore_open_ro(path, ret, why);

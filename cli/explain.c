@@ -154,7 +154,7 @@ int cmd_explain(int argc, char **argv)
 	if (text_parse_i64(rest.argv[0], &id) || id < 1)
 		return cli_usage_error("\"%s\": not the number of a decision", rest.argv[0]);
 	cli_reason_path(a.policy_path);
-	r = cli_open_log(a.db, a.socket, &ls);
+	r = cli_open_log(a.db, a.socket, a.json, &ls);
 	if (r >= 0)
 		return r;
 	r = gather(ls, id, &s);

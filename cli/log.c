@@ -392,7 +392,7 @@ int cmd_log(int argc, char **argv)
 	if (r >= 0)
 		return r;
 	cli_reason_path(a.policy_path);
-	r = cli_open_log(a.db, a.socket, &l.ls);
+	r = cli_open_log(a.db, a.socket, a.json, &l.ls);
 	if (r >= 0)
 		return r;
 	l.filter = (struct log_filter){

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The parts of `pcptune run`: run.c (options, environment, order of things), run_child.c (the
- * program: start, signals, end), run_daemon.c (the daemon that it talks to), run_summary.c (what
- * is said afterwards).
+ * program: start, signals, end), run_daemon.c (the daemon that it talks to), run_logs.c
+ * (its logs), run_summary.c (what is said afterwards).
  */
 #ifndef PCPTUNE_CLI_RUN_H
 #define PCPTUNE_CLI_RUN_H
@@ -45,6 +45,15 @@ int run_daemon_ask(struct run_daemon *d, json_t *request, json_t **ret);
 bool run_daemon_ended(struct run_daemon *d);
 /* Ends our own daemon and removes its directory. Nothing to do for somebody else's. */
 void run_daemon_end(struct run_daemon *d);
+
+/* ---- logs of runs ---- */
+
+/* Where the log of this run goes when none is named; malloc'ed, NULL: no memory. */
+char *run_log_path(void);
+/* A name that run_log_path() gives? Pure. */
+bool run_log_name(const char *name);
+/* Removes logs of runs that are old or too many, except those in use. */
+void run_logs_trim(void);
 
 /* ---- the program ---- */
 

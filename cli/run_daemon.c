@@ -173,28 +173,6 @@ static void put_string(FILE *f, const char *s)
 	fputc('"', f);
 }
 
-/* Where logs of runs are kept: $XDG_STATE_HOME/pcptune, by default ~/.local/state/pcptune. */
-static char *default_db(void)
-{
-	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-	time_t now = time(NULL);
-	char when[32], *path;
-	struct tm tm;
-	int n;
-
-	localtime_r(&now, &tm);
-	strftime(when, sizeof(when), "%Y%m%d-%H%M%S", &tm);
-	if (state && state[0] == '/')
-		n = asprintf(&path, "%s/pcptune/run-%s-%d.db", state, when, (int)getpid());
-	else if (home && home[0] == '/')
-		n = asprintf(&path, "%s/.local/state/pcptune/run-%s-%d.db", home, when,
-			     (int)getpid());
-	else
-		n = asprintf(&path, "/tmp/pcptune-%d/run-%s-%d.db", (int)geteuid(), when,
-			     (int)getpid());
-	return n < 0 ? NULL : path;
-}
-
 /* The daemon may have another working directory. */
 static char *absolute(const char *path)
 {
@@ -292,7 +270,7 @@ static int put_config(FILE *f, const struct run_args *a, struct run_daemon *d, c
 
 static int write_config(const struct run_args *a, struct run_daemon *d, char *path, size_t n)
 {
-	char *db = a->db ? absolute(a->db) : default_db();
+	char *db = a->db ? absolute(a->db) : run_log_path();
 	FILE *f;
 	int r;
 
@@ -465,6 +443,8 @@ int run_daemon_get(const struct run_args *a, struct run_daemon *d)
 	if (asprintf(&d->socket, "%s/sock", d->dir) < 0)
 		d->socket = NULL;
 	r = d->socket ? write_config(a, d, config, sizeof(config)) : -1;
+	if (r < 0 && !a->db)
+		run_logs_trim();
 	if (r >= 0 || d->why[0] || !d->socket) {
 		give_up(d);
 		return r;

@@ -13,6 +13,8 @@
 #include <signal.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
+#include "lib/config.h"
 #include "lib/text.h"
 
 #define TRIES	 130
@@ -48,28 +50,49 @@ static const char *const keys[] = {
 	"malloc_passed",
 	"waste_bytes",
 	"db",
+	"log_error",
 };
 
-/* Nobody with our tag asked for a page: the totals are zero, and the log is where it is. */
-static json_t *nothing_done(struct run_daemon *d)
+/* Nobody with our tag asked for a page: the totals are zero. */
+static json_t *nothing_done(void)
 {
 	json_t *none = json_pack("{s:i, s:i, s:i}", "taken", 0, "contended", 0, "wait_ns", 0);
-	json_t *s, *version, *db;
+	json_t *s = json_pack("{s:{s:O, s:O, s:o}, s:n}", "lock", "alloc", none, "free", none,
+			      "agent", none, "db");
 	size_t i;
 
-	if (run_daemon_ask(d, json_pack("{s:s}", "cmd", "version"), &version)) {
-		json_decref(none);
-		return NULL;
-	}
-	db = json_object_get(json_object_get(version, "log"), "path");
-	s = json_pack("{s:{s:O, s:O, s:o}, s:b}", "lock", "alloc", none, "free", none, "agent",
-		      none, "dry_run", cli_bool(version, "dry_run"));
-	json_object_set_new(s, "db", db ? json_incref(db) : json_null());
 	for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-		if (!json_object_get(s, keys[i]) && strncmp(keys[i], "contend_pct", 11))
+		if (!json_object_get(s, keys[i]) && strncmp(keys[i], "contend_pct", 11) &&
+		    strcmp(keys[i], "log_error"))
 			json_object_set_new(s, keys[i], json_integer(0));
-	json_decref(version);
 	return s;
+}
+
+/*
+ * Where the log is, if there is one: a path that the daemon could not write to names no log, or
+ * one of somebody else. A log that got lost on the way holds what came before.
+ */
+static void ask_for_log(struct run_daemon *d, json_t *s)
+{
+	json_t *version, *log;
+	const char *path, *state;
+	char why[CLI_WHY];
+	bool there;
+
+	if (run_daemon_ask(d, json_pack("{s:s}", "cmd", "version"), &version))
+		return;
+	log = json_object_get(version, "log");
+	path = cli_str(log, "path");
+	state = cli_str(log, "state");
+	there = !strcmp(state, "ok") ||
+		(!strcmp(state, "lost") && !config_place_trusted(path, why) && !access(path, F_OK));
+	json_object_set_new(s, "db", there ? json_string(path) : json_null());
+	json_object_set_new(s, "log_error",
+			    !strcmp(state, "lost")  ? json_string(cli_str(log, "error"))
+			    : !strcmp(state, "off") ? json_string("it is switched off")
+						    : json_null());
+	json_object_set_new(s, "dry_run", json_boolean(cli_bool(version, "dry_run")));
+	json_decref(version);
 }
 
 static json_t *ask_until_quiet(struct run_daemon *d, const char *tag)
@@ -82,7 +105,7 @@ static json_t *ask_until_quiet(struct run_daemon *d, const char *tag)
 	for (i = 0; i < TRIES; i++) {
 		r = run_daemon_ask(d, json_pack("{s:s, s:s}", "cmd", "summary", "tag", tag), &now);
 		if (r == -ENOENT)
-			now = nothing_done(d);
+			now = nothing_done();
 		if ((r && r != -ENOENT) || !now)
 			return last;
 		same = last && json_equal(last, now);
@@ -102,6 +125,8 @@ json_t *run_summary(struct run_daemon *d, const char *tag)
 
 	if (d->socket && !run_daemon_ended(d))
 		s = ask_until_quiet(d, tag);
+	if (json_is_object(s))
+		ask_for_log(d, s);
 	if (!json_is_object(s)) {
 		json_decref(s);
 		s = json_object();
@@ -179,6 +204,11 @@ static void print_head(const struct run_result *r, const char *program)
 		fprintf(stderr, "exit status %d after %.3f s\n", r->status, r->wall_s);
 }
 
+static const char *plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 static const char *percent(const json_t *s, const char *key, char *buf, size_t n)
 {
 	const json_t *v = json_object_get(s, key);
@@ -194,34 +224,45 @@ static void print_lock_path(const json_t *s, const char *path, const char *conte
 {
 	const json_t *p = json_object_get(json_object_get(s, "lock"), path);
 	char name[32], taken[32], contended[32], wait[48], pct[32];
+	uint64_t takes = cli_u64(p, "taken");
 
 	snprintf(name, sizeof(name), "zone lock, %s", path);
-	line(name, "%s takes, %s contended, waited %s%s%s",
-	     cli_count(cli_u64(p, "taken"), taken, 32),
-	     cli_count(cli_u64(p, "contended"), contended, 32),
+	line(name, "%s take%s, %s contended, waited %s%s%s", cli_count(takes, taken, 32),
+	     plural(takes), cli_count(cli_u64(p, "contended"), contended, 32),
 	     text_ns(cli_u64(p, "wait_ns"), wait, sizeof(wait)), contend_key ? ", contend% " : "",
 	     contend_key ? percent(s, contend_key, pct, sizeof(pct)) : "");
+}
+
+/* "1,234 pages (4.8 MiB)" */
+static const char *pages_text(uint64_t pages, char *buf, size_t n)
+{
+	char count[32], bytes[48];
+
+	snprintf(buf, n, "%s page%s (%s)", cli_count(pages, count, sizeof(count)), plural(pages),
+		 text_bytes(pages > UINT64_MAX / PAGE ? UINT64_MAX : pages * PAGE, bytes,
+			    sizeof(bytes)));
+	return buf;
 }
 
 static void print_pages(const json_t *s)
 {
 	uint64_t pages = cli_u64(s, "pages_allocated"), zone = cli_u64(s, "alloc_zone");
-	char a[48], b[48];
+	uint64_t takes = cli_u64(s, "lock_takes");
+	char a[96], b[96];
 
-	line("pages allocated", "%s", text_pages(pages, a, sizeof(a)));
-	if (pages)
-		line("alloc_zone", "%s pages, %.2f per 1000 allocated", cli_count(zone, a, 32),
-		     1000.0 * (double)zone / (double)pages);
+	line("pages allocated", "%s", pages_text(pages, a, sizeof(a)));
+	if (pages >= 1000) /* of fewer, "per 1000" says more than there was */
+		line("alloc_zone", "%s page%s, %.2f per 1000 allocated", cli_count(zone, a, 32),
+		     plural(zone), 1000.0 * (double)zone / (double)pages);
 	else
-		line("alloc_zone", "%s pages", cli_count(zone, a, 32));
-	line("zone lock", "%s takes by the program, %s contended",
-	     cli_count(cli_u64(s, "lock_takes"), a, 32),
-	     cli_count(cli_u64(s, "lock_contended"), b, 32));
+		line("alloc_zone", "%s page%s", cli_count(zone, a, 32), plural(zone));
+	line("zone lock", "%s take%s by the program, %s contended", cli_count(takes, a, 32),
+	     plural(takes), cli_count(cli_u64(s, "lock_contended"), b, 32));
 	print_lock_path(s, "alloc", "contend_pct_alloc");
 	print_lock_path(s, "free", "contend_pct_free");
 	print_lock_path(s, "agent", NULL);
-	line("held on lists", "now %s, peak %s", text_pages(cli_u64(s, "pages_held"), a, sizeof(a)),
-	     text_pages(cli_u64(s, "pages_held_peak"), b, sizeof(b)));
+	line("held on lists", "now %s, peak %s", pages_text(cli_u64(s, "pages_held"), a, sizeof(a)),
+	     pages_text(cli_u64(s, "pages_held_peak"), b, sizeof(b)));
 }
 
 static void print_malloc(const json_t *s)
@@ -232,28 +273,34 @@ static void print_malloc(const json_t *s)
 
 	if (!calls && !passed)
 		return;
-	line("malloc", "%s calls served, %s passed on", cli_count(calls, a, 32),
+	line("malloc", "%s call%s served, %s passed on", cli_count(calls, a, 32), plural(calls),
 	     cli_count(passed, b, 32));
 	if (given >= asked && given)
-		line("rounding waste", "%s, %.1f %% of what was given",
+		line("rounding waste", "%s, %.1f %% of what was given, summed over all allocations",
 		     text_bytes(given - asked, a, sizeof(a)),
 		     100.0 * (double)(given - asked) / (double)given);
 }
 
+static void print_log(const json_t *s)
+{
+	const char *db = cli_str(s, "db"), *error = cli_str(s, "log_error");
+
+	if (!db[0]) {
+		line("log", "none%s%s%s", error[0] ? " (" : "", error, error[0] ? ")" : "");
+		return;
+	}
+	line("log", "%s%s%s%s", db, error[0] ? " (incomplete: " : "", error, error[0] ? ")" : "");
+	line("more", "pcptune log --db '%s'; pcptune explain --db '%s' ID", db, db);
+}
+
 static void print_more(const json_t *s, const struct run_daemon *d)
 {
-	const char *db = cli_str(s, "db");
 	char a[48];
 
 	line("decisions", "%s%s", cli_count(cli_u64(s, "decisions"), a, 32),
 	     cli_bool(s, "dry_run") ? " (dry run: nothing was changed)" : "");
 	line("daemon", "%s", d->dir ? "private, for this run" : d->socket);
-	if (!db[0]) {
-		line("log", "none");
-		return;
-	}
-	line("log", "%s", db);
-	line("more", "pcptune log --db '%s'; pcptune explain --db '%s' ID", db, db);
+	print_log(s);
 }
 
 void run_summary_print(const json_t *s, const struct run_result *r, const char *program,
@@ -267,7 +314,13 @@ void run_summary_print(const json_t *s, const struct run_result *r, const char *
 		line("not measured", "%s", d->why);
 		return;
 	}
-	line("processes", "%s with page-grain requests, %s of them still running",
+	if (r->error)
+		return;
+	if (!targets) {
+		line("processes", "none made a page-grain request; nothing to count");
+		return;
+	}
+	line("processes", "%s with page-grain requests, %s still running",
 	     cli_count(targets, a, 32), cli_count(live, b, 32));
 	print_pages(s);
 	print_malloc(s);

@@ -81,7 +81,7 @@ int cmd_verify(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
-	r = cli_open_log(a.db, a.socket, &ls);
+	r = cli_open_log(a.db, a.socket, a.json, &ls);
 	if (r >= 0)
 		return r;
 	lines = json_array();

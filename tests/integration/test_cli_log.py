@@ -312,7 +312,11 @@ def the_log_of_a_run_is_found_by_root_too():
         skip("this system has logs of its own")
     env = {"XDG_STATE_HOME": "", "HOME": d, "PCPTUNE_SOCKET": os.path.join(d, "none")}
     db = mklog(os.path.join(d, ".local/state/pcptune/run-20261130-1.db"))
-    assert json.loads(cli("explain", "1", "-j", env=env).stdout)["db"] == db
+    r = cli("explain", "1", "-j", env=env)
+    assert json.loads(r.stdout)["db"] == db and not r.stderr, r
+    for words in ("log",), ("explain", "1"), ("verify",):
+        assert cli(*words, env=env).stderr.startswith(f"log: {db}\n"), words
+        assert f"log: {db}" not in cli(*words, "--db", db, env=env).stderr, words
     s = Screen(PCPTUNE, "log", env={**ENV, **env}, cols=200)
     s.wait(f"log: {db}")
     s.wait("1 page_fault1 .*contention .*high 378 -> 756")

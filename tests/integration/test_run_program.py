@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """`pcptune run`: status, signals, environment, summary, private and running daemons."""
+import fcntl
 import glob
 import pty
 import select
@@ -12,7 +13,8 @@ PAGES = [sys.executable, "-c", "x = [bytes(9000) for i in range(3000)]"]
 KEYS = ("program status signal wall_s targets live pages_allocated pages_freed alloc_zone free_zone "
         "refills drains free_high lock_takes lock_contended lock cpu_us contend_pct "
         "contend_pct_alloc contend_pct_free pages_held pages_held_peak decisions dry_run "
-        "malloc_calls malloc_bytes malloc_pages malloc_passed waste_bytes db daemon error").split()
+        "malloc_calls malloc_bytes malloc_pages malloc_passed waste_bytes db log_error daemon "
+        "error").split()
 
 
 def runtime_dir():
@@ -104,7 +106,7 @@ def a_program_that_is_not_there_gives_127_or_126():
                       (f"{d}/plain/x", 127), (f"{d}/dir", 126)):
         r, s = tuned(cmd)
         assert r.returncode == code and s["status"] == code, (cmd, r)
-        assert cmd in r.stderr and "pages allocated" in r.stderr, r
+        assert cmd in r.stderr and "not started" in r.stderr, r
         assert s["pages_allocated"] == 0 and s["targets"] == 0, s
 
 
@@ -309,8 +311,72 @@ def a_thousand_short_processes_in_one_run():
 def without_a_place_for_the_log_the_program_runs():
     requires_release()
     for env in ({"XDG_STATE_HOME": "/proc/none"}, {"HOME": "/dev/null", "XDG_STATE_HOME": ""}):
-        r = run([PCPTUNE, "run", "--private", "--", "sh", "-c", f"{API} short; exit 6"], env=env)
+        r = run([PCPTUNE, "run", "--private", "--json", "-", "--", "sh", "-c",
+                 f"{API} short; exit 6"], env=env)
         assert r.returncode == 6 and "exit status 6" in r.stderr, r
+        s = json.loads(r.stdout)
+        place = env["XDG_STATE_HOME"] or env["HOME"]
+        assert s["db"] is None and place in s["log_error"] and s["error"] is None, s
+        assert s["targets"] >= 1 and s["pages_allocated"] > 0, s
+        assert f"log                none ({place}" in r.stderr, r.stderr
+        assert "pcptune log" not in r.stderr, "a command for a log that is not there"
+
+
+@test
+def the_summary_says_no_more_than_there_was():
+    r, s = tuned("true")
+    assert s["targets"] == 0 and s["pages_allocated"] == 0 and os.path.exists(s["db"]), s
+    assert "none made a page-grain request" in r.stderr and len(r.stderr.splitlines()) == 2, r
+    r, s = tuned("/nonexistent/program")
+    assert r.returncode == 127 and "not started" in r.stderr and "malloc" not in r.stderr, r
+    r, s = tuned(API, "short")
+    assert 0 < s["pages_allocated"] < 1000 and "per 1000" not in r.stderr, r
+    for n, word in re.findall(r"\b([0-9,]+) (pages?|takes?|calls?)\b", r.stderr):
+        assert (n == "1") == (word[-1] != "s"), r.stderr
+
+
+def old_log(d, day, pid, age_days):
+    path = f"{d}/run-202511{day:02}-101112-{pid}.db"
+    for part in ("", "-wal", "-shm", ".lock"):
+        with open(path + part, "w"):
+            pass
+        os.utime(path + part, (time.time() - age_days * 86400,) * 2)
+    return path
+
+
+@test
+def logs_of_old_runs_are_removed_but_none_in_use():
+    requires_release()
+    state = tmp()
+    d = os.path.join(state, "pcptune")
+    os.mkdir(d)
+    old, used, young = (old_log(d, 1, i, age) for i, age in ((1, 31), (2, 31), (3, 29)))
+    mine = [os.path.join(d, name) for name in ("run-of-march.db", "pcptuned.db",
+                                               "run-20251101-101112-4.db.keep")]
+    for path in mine:
+        with open(path, "w"):
+            pass
+        os.utime(path, (1, 1))
+    link = os.path.join(d, "run-20251101-101112-5.db")
+    os.symlink(mine[0], link)
+    with open(used + ".lock") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        r = run([PCPTUNE, "run", "--private", "--", "true"], env={"XDG_STATE_HOME": state})
+    assert r.returncode == 0, r
+    assert not glob.glob(old + "*"), os.listdir(d)
+    assert len(glob.glob(used + "*")) == len(glob.glob(young + "*")) == 4, os.listdir(d)
+    assert all(map(os.path.exists, [*mine, link])), os.listdir(d)
+    os.remove(link)
+    for i in range(120):
+        old_log(d, 2, 100 + i, 20 - i / 10)
+    r = run([PCPTUNE, "run", "--private", "--", "true"], env={"XDG_STATE_HOME": state})
+    assert r.returncode == 0, r
+    left = [n for n in os.listdir(d) if re.fullmatch(r"run-\d+-\d+-\d+\.db", n)]
+    assert len(left) == 100, left
+    assert "run-20251102-101112-219.db" in left and "run-20251102-101112-100.db" not in left, left
+    # a log that was named is nobody's to count
+    run([PCPTUNE, "run", "--db", f"{state}/x.db", "--", "true"], env={"XDG_STATE_HOME": state})
+    assert len([n for n in os.listdir(d) if n.endswith(".db")]) == 102, os.listdir(d)
 
 
 @test
@@ -585,7 +651,7 @@ os.rename("{d}/begun", "{d}/ended")
                  f"while [ ! -e {d}/begun ]; do sleep 0.05; done")
     open(f"{d}/stop", "w").close()
     assert r.returncode == 0 and s["live"] >= 1, s
-    assert "1 of them still running" in r.stderr, r
+    assert "1 still running" in r.stderr, r
     wait_for(lambda: os.path.exists(f"{d}/ended"))
 
 

@@ -41,7 +41,10 @@
 uint32_t pcpa_agent_bell = 1;
 
 static struct pcpa_lock return_lock;
-static uint32_t started; /* atomic: 0 no agent yet */
+static uint32_t started; /* atomic: enum stage */
+
+/* What the first calls have done. */
+enum stage { NOTHING, ATTACHED, THREAD };
 
 /* What the agent remembers of a (zone, CPU); its own memory, kept over fork. */
 struct seen {
@@ -269,7 +272,7 @@ static void ring(void)
 
 void pcpa_agent_leader_ends(void)
 {
-	if (!pcpa_get(&started))
+	if (!pcpa_agent_runs())
 		return;
 	pcpa_put(&leader_ends, 1);
 	ring();
@@ -350,24 +353,51 @@ static bool make_thread(void)
 	return !error;
 }
 
+/*
+ * A thread changes what a process may do (unshare, set*id with capabilities of its own) and what
+ * libc's locks cost it. As long as everything fits into the first block of each zone there is
+ * nothing that it could give back, so small programs stay as they are.
+ */
+static bool wants_thread(void)
+{
+	if (pcpa_heap.agent != PCPA_AGENT_LATER)
+		return pcpa_heap.agent == PCPA_AGENT_AT_ONCE;
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		if (pcpa_get(&pcpa_heap.zones[i].grown) > PCPA_BLOCK)
+			return true;
+	return false;
+}
+
+static bool advance(uint32_t from)
+{
+	return __atomic_compare_exchange_n(&started, &from, from + 1, false, __ATOMIC_ACQ_REL,
+					   __ATOMIC_RELAXED);
+}
+
 void pcpa_agent_attend(void)
 {
-	uint32_t rung = 1, no = 0;
+	uint32_t rung = 1;
 	int saved = errno;
 
 	if (pcpa_in_zone || !__atomic_compare_exchange_n(&pcpa_agent_bell, &rung, 0, false,
 							 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return;
-	if (__atomic_compare_exchange_n(&started, &no, 1, false, __ATOMIC_ACQ_REL,
-					__ATOMIC_RELAXED)) {
+	if (advance(NOTHING))
 		pcpa_attach_step();
-		if (pcpa_heap.agent && !(make_seen() && make_thread()))
-			__atomic_fetch_or(&pcpa_heap.header->flags, PCPTUNE_SEG_NO_AGENT,
-					  __ATOMIC_RELAXED);
-	} else {
-		ring();
+	if (!wants_thread()) {
+		errno = saved;
+		return;
 	}
+	if (!advance(ATTACHED))
+		ring();
+	else if (!(make_seen() && make_thread()))
+		__atomic_fetch_or(&pcpa_heap.header->flags, PCPTUNE_SEG_NO_AGENT, __ATOMIC_RELAXED);
 	errno = saved;
+}
+
+bool pcpa_agent_runs(void)
+{
+	return pcpa_get(&started) == THREAD;
 }
 
 /* ---- fork ---- */
@@ -388,7 +418,7 @@ void pcpa_agent_forget(void)
 {
 	pcpa_lock_forget_waiters(&return_lock);
 	pcpa_attach_forget();
-	pcpa_put(&started, 0);
+	pcpa_put(&started, NOTHING);
 	pcpa_put(&leader_ends, 0);
 	pcpa_put(&pcpa_agent_bell, 1);
 }

@@ -9,15 +9,18 @@
 #ifndef PCPA_AGENT_H
 #define PCPA_AGENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /*
- * Not 0: the next allocation should call pcpa_agent_attend(), which starts the agent, or ends its
- * long sleep.
+ * Not 0: the next allocation should call pcpa_agent_attend(), which attaches, starts the agent when
+ * there is work for it, or ends its long sleep. Rung by the agent itself, and by a zone that grows.
  */
 extern uint32_t pcpa_agent_bell;
 void pcpa_agent_attend(void);
+/* Is there a thread that looks after everything? */
+bool pcpa_agent_runs(void);
 /* The first thread ends, and the process perhaps not: any thread, allocator in use. */
 void pcpa_agent_leader_ends(void);
 

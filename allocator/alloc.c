@@ -413,7 +413,7 @@ int pcpa_get_stats(struct pcpa_stats *stats)
 		s.n_cpus = pcpa_heap.n_slots;
 		s.mode = pcpa_get(&pcpa_heap.header->mode);
 		/* with an agent it is the agent who reads the reply */
-		if (!pcpa_heap.agent)
+		if (!pcpa_agent_runs())
 			pcpa_attach_step();
 		s.attached = pcpa_attach_state() == PCPA_ATTACH_DONE;
 	}

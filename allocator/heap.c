@@ -95,7 +95,8 @@ static struct options read_options(void)
 		.batch = option("PCPALLOC_BATCH", 1, PCPTUNE_MAX_BATCH, 0),
 		.rules = rules_option(),
 		.idle_ms = option("PCPALLOC_IDLE_MS", 0, UINT32_MAX, 5000),
-		.agent = option("PCPALLOC_AGENT", 0, 1, 1),
+		.agent = option("PCPALLOC_AGENT", PCPA_AGENT_NEVER, PCPA_AGENT_AT_ONCE,
+				PCPA_AGENT_LATER),
 	};
 }
 
@@ -198,7 +199,7 @@ static int set_up(void)
 	/* a dozen files: with an agent it is the agent who reads them */
 	if (!o.agent)
 		pcpa_heap.cache_slice = pcpa_cpu_cache_slice();
-	pcpa_heap.agent = o.agent;
+	pcpa_heap.agent = (uint32_t)o.agent;
 	pcpa_cpu_homes(nodes, !o.zones);
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		size_zone(i, &o);

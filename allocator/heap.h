@@ -23,6 +23,9 @@ struct pcpa_defaults {
  */
 #define PCPA_FORKING 2u
 
+/* PCPALLOC_AGENT: never, with the first allocation, or when a zone outgrows its first block. */
+enum pcpa_agent_when { PCPA_AGENT_NEVER, PCPA_AGENT_AT_ONCE, PCPA_AGENT_LATER };
+
 struct pcpa_heap {
 	uint32_t ready; /* atomic: 0 not yet, 1 yes, PCPA_FORKING */
 	uint32_t n_zones;
@@ -32,7 +35,7 @@ struct pcpa_heap {
 	uint32_t idle_ms;
 	uint32_t cache_slice; /* atomic: pages of data cache for one CPU, 0: not known yet */
 	uint32_t high_limit[PCPTUNE_MAX_ZONES];
-	bool agent;
+	uint32_t agent; /* enum pcpa_agent_when */
 	struct pcpa_zone zones[PCPTUNE_MAX_ZONES];
 	struct pcpa_defaults defaults[PCPTUNE_MAX_ZONES]; /* words, relaxed: pcpa_set_limits() */
 	uint8_t home[PCPTUNE_MAX_CPUS];			  /* zone of a CPU slot */

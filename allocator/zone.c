@@ -18,6 +18,7 @@
 
 #include <pcptune/rules.h>
 
+#include "allocator/agent.h"
 #include "allocator/deferred.h"
 #include "allocator/zone.h"
 
@@ -81,6 +82,7 @@ static bool grow(struct pcpa_zone *z)
 	if (!done)
 		return false;
 	z->free_pages += PCPA_BLOCK;
+	pcpa_put(&pcpa_agent_bell, 1);
 	pcpa_put(&z->grown, z->grown + PCPA_BLOCK);
 	return true;
 }

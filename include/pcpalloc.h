@@ -15,7 +15,8 @@
  *   PCPALLOC_SIZE=BYTES  size of each reservation (k, m, g, t suffixes)
  *   PCPALLOC_RULES=g0|g1|g4|gx  generation to start with, default g4
  *   PCPALLOC_HIGH=PAGES, PCPALLOC_BATCH=PAGES  fixed values to start with
- *   PCPALLOC_AGENT=0     no agent thread: no decay, no trims, no return of memory
+ *   PCPALLOC_AGENT=0|1   agent thread never (no decay, no trims, no return of memory), or with the
+ *                        first allocation; default: once a zone has grown beyond its first 4 MiB
  *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000
  *   PCPTUNE_SOCKET=PATH  socket of the daemon; empty: never attach. Default:
  *                        $XDG_RUNTIME_DIR/pcptune/sock or, without that variable,

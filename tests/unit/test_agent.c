@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include "alloc_child.h"
 #include <cmocka.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -199,7 +200,8 @@ static void hello_child(void)
 static void hello_and_segment(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(hello_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(in_child(hello_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")),
+			 0);
 }
 
 /* Name, unit, width and place of every number can be told from the segment alone. */
@@ -227,7 +229,8 @@ static void description_child(void)
 static void described_by_itself(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(description_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(
+		in_child(description_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")), 0);
 }
 
 static void refusal_child(void)
@@ -270,7 +273,8 @@ static void refusal_child(void)
 static void refused_with_a_reason(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(refusal_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(in_child(refusal_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")),
+			 0);
 }
 
 static void restart_child(void)
@@ -305,7 +309,8 @@ static void restart_child(void)
 static void daemon_comes_back(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(restart_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(in_child(restart_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")),
+			 0);
 }
 
 /* A program that closes all descriptors and opens its own: ours are neither used nor closed. */
@@ -357,7 +362,8 @@ static void descriptors_closed_by_the_program(void **state)
 	/* closing what another thread uses is just what TSan reports */
 	skip();
 #endif
-	assert_int_equal(in_child(closed_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(in_child(closed_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")),
+			 0);
 }
 
 static void no_daemon_child(void)
@@ -375,7 +381,8 @@ static void no_daemon_child(void)
 static void no_daemon(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(no_daemon_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(
+		in_child(no_daemon_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")), 0);
 }
 
 /* Many targets at once fill the queue of the listener; the agent comes again soon. */
@@ -411,7 +418,8 @@ static void busy_child(void)
 static void full_queue(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(busy_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(in_child(busy_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")),
+			 0);
 }
 
 /* ---- control and lease ---- */
@@ -518,7 +526,8 @@ static void slots_child(void)
 static void agent_takes_no_virtual_cpu(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(slots_child, SETTINGS("PCPALLOC_CPUS=4", "PCPALLOC_SIZE=64m")),
+	assert_int_equal(in_child(slots_child, SETTINGS("PCPALLOC_CPUS=4", "PCPALLOC_SIZE=64m",
+							"PCPALLOC_AGENT=1")),
 			 0);
 }
 
@@ -636,13 +645,57 @@ static void long_life_child(void)
 static void operations_do_not_wrap_under_a_lease(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(long_life_child, SETTINGS("PCPALLOC_CPUS=1")), 0);
+	assert_int_equal(in_child(long_life_child, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_AGENT=1")),
+			 0);
+}
+
+static int threads(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	struct dirent *e;
+	int n = 0;
+
+	CHECK(d);
+	while ((e = readdir(d)))
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+/* A small program keeps to one thread; the daemon is told of it all the same. */
+static void late_child(void)
+{
+	static void *p[1500];
+	int before = threads();
+
+	for (int i = 0; i < 200; i++)
+		CHECK((p[i] = pcpa_alloc(0)));
+	CHECK(threads() == before && !pcpa_agent_runs());
+	for (int i = 200; i < 1500; i++)
+		CHECK((p[i] = pcpa_alloc(0)));
+	CHECK(pcpa_agent_runs());
+	for (int n = 0; threads() != before + 1 && n < 1000; n++)
+		usleep(1000);
+	CHECK(threads() == before + 1);
+	for (int i = 0; i < 1500; i++)
+		pcpa_free(p[i], 0);
+	CHECK_AUDIT();
+}
+
+static void agent_comes_with_growth(void **state)
+{
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* TSan has a thread of its own */
+#endif
+	assert_int_equal(in_child(late_child, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_SIZE=64m")), 0);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hello_and_segment),
+		cmocka_unit_test(agent_comes_with_growth),
 		cmocka_unit_test(described_by_itself),
 		cmocka_unit_test(refused_with_a_reason),
 		cmocka_unit_test(daemon_comes_back),

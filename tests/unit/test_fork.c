@@ -270,7 +270,8 @@ static void agent_child(void)
 static void child_has_its_own_agent(void **state)
 {
 	(void)state;
-	assert_int_equal(in_child(agent_child, SETTINGS("PCPALLOC_SIZE=64m")), 0);
+	assert_int_equal(in_child(agent_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")),
+			 0);
 }
 
 /*

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `pcptune check-config FILE`: what the daemon would say about a configuration file, without a
- * daemon: the file itself (lib/config.h), then for each policy in it whether its plug-in can be
- * loaded, knows the parameters, and takes them together.
+ * `pcptune check-config FILE`: what the daemon says about a configuration file.
+ *
+ * There is one check, that of `pcptuned --check`, and so nothing that only one of the two finds: it
+ * is run here, and its lines are shown. A daemon that runs already is no mistake (--reload), since
+ * the file may be meant for it. Only the names and versions of the policies are asked for again,
+ * once the daemon has found nothing wrong.
  */
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "lib/config.h"
+#include "lib/text.h"
 #include "policies/host.h"
 
 struct args {
@@ -24,106 +32,151 @@ const struct cli_option options_check_config[] = {
 };
 
 struct check {
-	const char *file;
+	const char *file, *policy_path;
 	json_t *errors;	  /* lines "file:line: what, allowed" */
+	json_t *notes;	  /* what is no mistake and yet worth a line */
 	json_t *policies; /* "name version" of those that are fine */
+	size_t n_rules;
 };
 
-static void add_error(struct check *c, int line, const char *why)
-{
-	char text[CLI_WHY + POLICY_WHY + 512];
+/* ---- the daemon ---- */
 
-	if (line > 0)
-		snprintf(text, sizeof(text), "%s:%d: %s", c->file, line, why);
-	else
-		snprintf(text, sizeof(text), "%s: %s", c->file, why);
-	json_array_append_new(c->errors, json_string(text));
+__attribute__((noreturn)) static void become_daemon(const struct check *c, int out)
+{
+	const char *argv[] = {"pcptuned", "--check",	   "--reload",	   "-c",
+			      c->file,	  "--policy-path", c->policy_path, NULL};
+	char path[PATH_MAX];
+
+	if (!c->policy_path)
+		argv[5] = NULL;
+	dup2(out, STDERR_FILENO);
+	out = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	dup2(out, STDOUT_FILENO); /* the plan of a start */
+	if (cli_beside_us("pcptuned", path))
+		execv(path, (char *const *)argv);
+	execvp(argv[0], (char *const *)argv);
+	dprintf(STDERR_FILENO, "pcptuned: %s\n", strerror(errno));
+	_exit(127);
 }
 
-/* An ordinary target: whether parameters go together must not depend on an odd one. */
-static const struct pcptune_shape nominal = {
-	.size = sizeof(struct pcptune_shape),
-	.n_zones = 1,
-	.n_cpus = 9,
-	.host_cpus = 8,
-	.managed_pages = 1u << 20,
-	.low_wmark_pages = 1u << 12,
-	.high_limit = 1u << 20,
-	.interval_ms = 100,
-};
-
-static void check_together(struct check *c, const struct config_rule *rule, struct policy_module *m,
-			   const int64_t *params)
+static char *read_all(int fd)
 {
-	struct policy_instance *pi;
-	char why[POLICY_WHY] = "";
-	int r = policy_instance_new(m, &nominal, params, &pi, why);
+	char *text = NULL;
+	size_t n = 0, cap = 0;
+	ssize_t got;
 
-	if (r) {
-		add_error(c, rule->line, why[0] ? why : strerror(-r));
-		return;
-	}
-	policy_instance_free(pi);
-	json_array_append_new(c->policies,
-			      json_sprintf("%s %s", policy_desc(m)->name, policy_desc(m)->version));
-}
+	do {
+		if (n + 1 >= cap) {
+			char *more = realloc(text, cap = cap ? 2 * cap : 4096);
 
-static void check_rule(struct check *c, const struct config_rule *rule, const char *path)
-{
-	int64_t params[POLICY_MAX_PARAMS];
-	char why[POLICY_WHY] = "";
-	struct policy_module *m;
-	bool fine = true;
-	size_t i;
-
-	if (policy_load(rule->policy, path, &m, why)) {
-		add_error(c, rule->line, why);
-		return;
-	}
-	policy_params_default(m, params);
-	for (i = 0; i < rule->n_params; i++) {
-		const struct config_param *p = &rule->params[i];
-
-		if (policy_params_set(m, params, p->key, p->value, why)) {
-			add_error(c, p->line ? p->line : rule->line, why);
-			fine = false;
+			if (!more)
+				break;
+			text = more;
 		}
-	}
-	if (fine)
-		check_together(c, rule, m, params);
-	policy_unref(m);
+		got = read(fd, text + n, cap - n - 1);
+		n += got > 0 ? (size_t)got : 0;
+	} while (got > 0 || (got < 0 && errno == EINTR));
+	if (text)
+		text[n] = '\0';
+	return text;
 }
 
-static void check_policies(struct check *c, const struct config *cfg, const char *path)
+/* What it says, malloc'ed, and its exit status; NULL: it could not be started. */
+static char *ask_daemon(const struct check *c, int *ret_status)
 {
-	size_t i;
+	char *text;
+	int fd[2], status;
+	pid_t pid;
 
-	if (!path && cfg->policy_path && cfg->policy_path[0])
-		path = cfg->policy_path;
-	for (i = 0; i < cfg->n_rules; i++)
-		check_rule(c, &cfg->rules[i], path);
-	check_rule(c, &cfg->def, path);
+	if (pipe2(fd, O_CLOEXEC))
+		return NULL;
+	pid = fork();
+	if (pid == 0)
+		become_daemon(c, fd[1]);
+	close(fd[1]);
+	text = pid > 0 ? read_all(fd[0]) : NULL;
+	close(fd[0]);
+	if (pid < 0)
+		return NULL;
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	*ret_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+	return text;
 }
 
-/* The lines of config_load(), each an error of its own. */
-static void add_lines(struct check *c, char *why)
+static void add_lines(json_t *list, char *text)
 {
 	char *save, *line;
 
-	for (line = strtok_r(why, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
-		json_array_append_new(c->errors, json_string(line));
+	for (line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		text_clean(line);
+		json_array_append_new(list, json_string(line));
+	}
 }
 
-static void print_text(const struct check *c, size_t n_rules)
+/* ---- what is fine ---- */
+
+static void add_policy(struct check *c, const struct config_rule *rule, const char *path)
+{
+	struct policy_module *m;
+	char why[POLICY_WHY];
+
+	if (policy_load(rule->policy, path, &m, why))
+		return;
+	json_array_append_new(c->policies,
+			      json_sprintf("%s %s", policy_desc(m)->name, policy_desc(m)->version));
+	policy_unref(m);
+}
+
+static void add_policies(struct check *c)
+{
+	struct config *cfg;
+	char *why = NULL;
+	size_t i;
+
+	if (config_load(c->file, &cfg, &why)) {
+		free(why);
+		return;
+	}
+	c->n_rules = cfg->n_rules;
+	for (i = 0; i <= cfg->n_rules; i++)
+		add_policy(c, i < cfg->n_rules ? &cfg->rules[i] : &cfg->def,
+			   c->policy_path ? c->policy_path : cfg->policy_path);
+	config_free(cfg);
+}
+
+/* ---- the verb ---- */
+
+static int run_check(struct check *c)
+{
+	int status = 1;
+	char *text = ask_daemon(c, &status);
+
+	if (!text)
+		return cli_error("pcptuned could not be started: %s", strerror(errno));
+	add_lines(status ? c->errors : c->notes, text);
+	free(text);
+	if (status && !json_array_size(c->errors))
+		json_array_append_new(c->errors,
+				      json_sprintf("pcptuned --check: exit status %d", status));
+	if (!status)
+		add_policies(c);
+	return status ? CLI_ERROR : CLI_OK;
+}
+
+static void print_text(const struct check *c)
 {
 	json_t *v;
 	size_t i;
 
 	json_array_foreach (c->errors, i, v)
 		fprintf(stderr, "%s\n", json_string_value(v));
+	json_array_foreach (c->notes, i, v)
+		fprintf(stderr, "%s\n", json_string_value(v));
 	if (json_array_size(c->errors))
 		return;
-	printf("%s: fine: %zu rules and the default; policies:", c->file, n_rules);
+	printf("%s: fine: %zu rule%s and the default; policies:", c->file, c->n_rules,
+	       c->n_rules == 1 ? "" : "s");
 	json_array_foreach (c->policies, i, v)
 		printf("%s %s", i ? "," : "", json_string_value(v));
 	putchar('\n');
@@ -133,32 +186,23 @@ int cmd_check_config(int argc, char **argv)
 {
 	struct args a = {0};
 	struct cli_rest rest;
-	struct check c = {NULL, json_array(), json_array()};
-	struct config *cfg = NULL;
-	char *why = NULL;
-	size_t bad;
+	struct check c = {.errors = json_array(), .notes = json_array(), .policies = json_array()};
 	int r = cli_parse(argc, argv, &a, 1, 1, &rest);
 
 	if (r < 0) {
 		c.file = rest.argv[0];
-		r = config_load(c.file, &cfg, &why);
-		if (r && why)
-			add_lines(&c, why);
-		else if (r)
-			add_error(&c, 0, strerror(-r));
-		else
-			check_policies(&c, cfg, a.policy_path);
-		bad = json_array_size(c.errors);
+		c.policy_path = a.policy_path;
+		fflush(NULL);
+		r = run_check(&c);
 		if (!a.json)
-			print_text(&c, cfg ? cfg->n_rules : 0);
+			print_text(&c);
 		else
-			cli_print_json(json_pack("{s:s, s:b, s:O, s:O}", "file", c.file, "ok", !bad,
-						 "errors", c.errors, "policies", c.policies));
-		r = bad ? CLI_ERROR : CLI_OK;
+			cli_print_json(json_pack("{s:s, s:b, s:O, s:O, s:O}", "file", c.file, "ok",
+						 r == CLI_OK, "errors", c.errors, "policies",
+						 c.policies, "notes", c.notes));
 	}
-	free(why);
-	config_free(cfg);
 	json_decref(c.errors);
+	json_decref(c.notes);
 	json_decref(c.policies);
 	return r;
 }

@@ -167,6 +167,14 @@ int cli_call(struct ctlclient *c, json_t *request, json_t **ret);
 /* A TARGET word as the control socket wants it: a number is an id, else a name. New reference. */
 json_t *cli_target(const char *word);
 
+/* ---- other programs ---- */
+
+/*
+ * A file or directory by its place relative to that of our executable: how a build that is not
+ * installed finds its parts. path: PATH_MAX bytes. False: nothing is there.
+ */
+bool cli_beside_us(const char *name, char *path);
+
 /* ---- the log ---- */
 
 /*

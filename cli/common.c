@@ -124,6 +124,25 @@ json_t *cli_target(const char *word)
 	return text_parse_i64(word, &id) ? json_string(word) : json_integer(id);
 }
 
+/* ---- other programs ---- */
+
+bool cli_beside_us(const char *name, char *path)
+{
+	char exe[PATH_MAX], full[PATH_MAX + 64];
+	ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	char *slash;
+
+	if (len <= 0)
+		return false;
+	exe[len] = '\0';
+	slash = strrchr(exe, '/');
+	if (!slash)
+		return false;
+	*slash = '\0';
+	snprintf(full, sizeof(full), "%s/%s", exe, name);
+	return realpath(full, path) != NULL;
+}
+
 /* ---- the log ---- */
 
 static char *daemon_db(const char *socket)

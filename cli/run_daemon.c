@@ -183,24 +183,6 @@ static char *absolute(const char *path)
 	return asprintf(&full, "%s/%s", cwd, path) < 0 ? NULL : full;
 }
 
-/* A file or directory by its place beside our executable: how an uninstalled build finds its parts */
-static bool beside_us(const char *name, char path[PATH_MAX])
-{
-	char exe[PATH_MAX], full[PATH_MAX + 64];
-	ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-	char *slash;
-
-	if (len <= 0)
-		return false;
-	exe[len] = '\0';
-	slash = strrchr(exe, '/');
-	if (!slash)
-		return false;
-	*slash = '\0';
-	snprintf(full, sizeof(full), "%s/%s", exe, name);
-	return realpath(full, path) != NULL;
-}
-
 static const char *default_policy(void)
 {
 	size_t i;
@@ -246,7 +228,7 @@ static int put_config(FILE *f, const struct run_args *a, struct run_daemon *d, c
 	/* a log that was asked for by name has to be there */
 	fprintf(f, ";\n  required = %s;\n};\n", a->db ? "true" : "false");
 	path = getenv("PCPTUNE_POLICY_PATH");
-	if (!path && beside_us("../lib/pcptune/policies", policies))
+	if (!path && cli_beside_us("../lib/pcptune/policies", policies))
 		path = policies;
 	if (path) {
 		fputs("policy_path = ", f);
@@ -324,7 +306,7 @@ __attribute__((noreturn)) static void become_daemon(const char *config, const ch
 	fd = open(out, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	dup2(fd, STDOUT_FILENO);
 	dup2(fd, STDERR_FILENO);
-	if (beside_us("pcptuned", path))
+	if (cli_beside_us("pcptuned", path))
 		execl(path, "pcptuned", "--foreground", "-c", config, (char *)NULL);
 	execlp("pcptuned", "pcptuned", "--foreground", "-c", config, (char *)NULL);
 	dprintf(STDERR_FILENO, "pcptuned: %s\n", strerror(errno));

@@ -5,7 +5,6 @@
  * shape, since some parameters are only wrong together. All mistakes are reported, not the first.
  */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,15 +21,15 @@ struct lines {
 	size_t len;
 };
 
-__attribute__((format(printf, 2, 3))) static void lines_add(struct lines *l, const char *fmt, ...)
+/* "file:line: why"; a default that stands in no file has no line. */
+static void lines_add(struct lines *l, const struct config *c, int at, const char *why)
 {
-	va_list ap;
+	const char *file = c->file ? c->file : "built-in configuration";
 	char *line, *text;
 	int n;
 
-	va_start(ap, fmt);
-	n = vasprintf(&line, fmt, ap);
-	va_end(ap);
+	n = at > 0 ? asprintf(&line, "%s:%d: %s", file, at, why)
+		   : asprintf(&line, "%s: %s", file, why);
 	if (n < 0)
 		return;
 	text = realloc(l->text, l->len + (size_t)n + 2);
@@ -76,7 +75,6 @@ static void rule_why(const struct config_rule *r, int i, char *buf, size_t n)
 static bool rule_params(const struct config *c, const struct config_rule *r, struct choice *ch,
 			struct lines *l)
 {
-	const char *file = c->file ? c->file : "built-in";
 	char why[POLICY_WHY];
 	bool good = true;
 
@@ -85,7 +83,7 @@ static bool rule_params(const struct config *c, const struct config_rule *r, str
 		const struct config_param *p = &r->params[i];
 
 		if (policy_params_set(ch->module, ch->params, p->key, p->value, why) < 0) {
-			lines_add(l, "%s:%d: policy %s: %s", file, p->line, r->policy, why);
+			lines_add(l, c, p->line ? p->line : r->line, why);
 			good = false;
 		}
 	}
@@ -95,13 +93,12 @@ static bool rule_params(const struct config *c, const struct config_rule *r, str
 static bool rule_choice(const struct config *c, const struct config_rule *r, int i,
 			struct choice *ch, struct lines *l)
 {
-	const char *file = c->file ? c->file : "built-in";
 	const char *name = r->policy ? r->policy : c->def.policy;
 	struct policy_instance *trial;
 	char why[POLICY_WHY];
 
 	if (policy_load(name, c->policy_path, &ch->module, why) < 0) {
-		lines_add(l, "%s:%d: policy \"%s\": %s", file, r->line, name, why);
+		lines_add(l, c, r->line, why);
 		return false;
 	}
 	rule_why(r, i, ch->why, sizeof(ch->why));
@@ -109,7 +106,7 @@ static bool rule_choice(const struct config *c, const struct config_rule *r, int
 	if (!rule_params(c, r, ch, l))
 		return false;
 	if (policy_instance_new(ch->module, &trial_shape, ch->params, &trial, why) < 0) {
-		lines_add(l, "%s:%d: policy \"%s\": %s", file, r->line, name, why);
+		lines_add(l, c, r->line, why);
 		return false;
 	}
 	policy_instance_free(trial);

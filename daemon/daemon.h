@@ -26,6 +26,7 @@ struct overrides {
 	char *file;
 	char *socket;
 	char *db;
+	char *policy_path;
 };
 
 struct daemon {

@@ -42,6 +42,7 @@
 struct run {
 	struct daemon d;
 	bool foreground, check;
+	bool reload; /* with check: a daemon that runs is no mistake */
 	char *cwd;
 	int ready; /* pipe to the process that waits for us, -1: nobody */
 	struct claim *claim;
@@ -57,7 +58,9 @@ enum option_id {
 	OPT_HELP = 'h',
 	OPT_SOCKET = 256,
 	OPT_DB,
+	OPT_POLICY_PATH,
 	OPT_CHECK,
+	OPT_RELOAD,
 	OPT_VERSION
 };
 
@@ -69,7 +72,10 @@ static const struct {
 	 "configuration; default " CONFIG_FILE " if it is there, else built-in values"},
 	{OPT_SOCKET, "socket", "PATH", "socket for programs, whatever the configuration says"},
 	{OPT_DB, "db", "PATH", "decision log, whatever the configuration says"},
+	{OPT_POLICY_PATH, "policy-path", "DIRS",
+	 "where policies are looked for, whatever the configuration says"},
 	{OPT_CHECK, "check", NULL, "check everything, say what would be done, start nothing"},
+	{OPT_RELOAD, "reload", NULL, "with --check: a daemon that runs already is no mistake"},
 	{OPT_FOREGROUND, "foreground", NULL, "stay in the foreground, messages to standard error"},
 	{OPT_VERBOSE, "verbose", NULL, "also say which programs come and go"},
 	{OPT_VERSION, "version", NULL, "print the version"},
@@ -125,17 +131,24 @@ static char *absolute(const char *cwd, char *path)
 static int take_option(struct run *r, int id, const char *arg)
 {
 	struct overrides *o = &r->d.given;
-	char **at = id == OPT_CONFIG ? &o->file : id == OPT_SOCKET ? &o->socket : &o->db;
+	char **at = id == OPT_CONFIG   ? &o->file
+		    : id == OPT_SOCKET ? &o->socket
+		    : id == OPT_DB     ? &o->db
+				       : &o->policy_path;
 
 	switch (id) {
 	case OPT_CONFIG:
 	case OPT_SOCKET:
 	case OPT_DB:
+	case OPT_POLICY_PATH:
 		free(*at);
 		*at = strdup(arg);
 		return *at ? -1 : 1;
 	case OPT_CHECK:
 		r->check = true;
+		return -1;
+	case OPT_RELOAD:
+		r->reload = true;
 		return -1;
 	case OPT_FOREGROUND:
 		r->foreground = true;
@@ -167,6 +180,10 @@ static int take_options(struct run *r, int argc, char **argv)
 		fprintf(stderr, "pcptuned: unexpected \"%s\"; see pcptuned --help\n", argv[optind]);
 		status = 2;
 	}
+	if (status < 0 && r->reload && !r->check) {
+		fprintf(stderr, "pcptuned: --reload is for --check; see pcptuned --help\n");
+		status = 2;
+	}
 	if (status < 0 && !r->d.given.file && !access(CONFIG_FILE, F_OK))
 		r->d.given.file = strdup(CONFIG_FILE);
 	return status;
@@ -186,6 +203,18 @@ static bool replace_path(char **at, const char *given)
 	return *at != NULL;
 }
 
+/* A list of directories is taken as it stands. */
+static bool replace_list(char **at, const char *given)
+{
+	char *copy = given ? strdup(given) : NULL;
+
+	if (copy) {
+		free(*at);
+		*at = copy;
+	}
+	return copy || !given;
+}
+
 int daemon_config(const struct overrides *given, struct config **ret, char **ret_why)
 {
 	struct config *c;
@@ -193,7 +222,8 @@ int daemon_config(const struct overrides *given, struct config **ret, char **ret
 
 	if (r < 0)
 		return r;
-	if (!replace_path(&c->socket, given->socket) || !replace_path(&c->log.path, given->db)) {
+	if (!replace_path(&c->socket, given->socket) || !replace_path(&c->log.path, given->db) ||
+	    !replace_list(&c->policy_path, given->policy_path)) {
 		config_free(c);
 		*ret_why = NULL;
 		return -ENOMEM;
@@ -258,6 +288,20 @@ static void print_plan(const struct config *c, const struct choices *choices, co
 		print_choice(choices_at(choices, i));
 }
 
+/* The log, as a start, or with --reload the daemon that runs, would find it. */
+static bool check_log(const struct run *r, char *why)
+{
+	const struct config *c = r->d.config;
+	int e = journal_probe(c, why);
+
+	if (!e || (e == -EBUSY && r->reload))
+		return true;
+	fprintf(stderr, "pcptuned: log %s: %s%s\n", c->log.path, why,
+		c->log.required ? "; log.required allows no start without it"
+				: "; it would start without a log and count what is lost");
+	return !c->log.required;
+}
+
 static int check(struct run *r)
 {
 	char directory[CLAIM_WHY] = "", why[CLAIM_WHY] = "";
@@ -268,7 +312,7 @@ static int check(struct run *r)
 	if (claim_directory(c->socket, false, directory) < 0) {
 		fprintf(stderr, "pcptuned: %s\n", directory);
 		good = false;
-	} else if (claim_probe(c->socket, "serves", why) < 0) {
+	} else if (!r->reload && claim_probe(c->socket, "serves", why) < 0) {
 		fprintf(stderr, "pcptuned: %s\n", why);
 		good = false;
 	}
@@ -276,12 +320,7 @@ static int check(struct run *r)
 		fprintf(stderr, "pcptuned: %s\n", why);
 		good = false;
 	}
-	if (journal_probe(c, why) < 0) {
-		fprintf(stderr, "pcptuned: log %s: %s%s\n", c->log.path, why,
-			c->log.required ? "; log.required allows no start without it"
-					: "; it would start without a log and count what is lost");
-		good &= !c->log.required;
-	}
+	good &= check_log(r, why);
 	if (!good)
 		return 1;
 	print_plan(c, r->d.choices, directory);
@@ -522,6 +561,7 @@ static void forget(struct run *r)
 	free(r->d.given.file);
 	free(r->d.given.socket);
 	free(r->d.given.db);
+	free(r->d.given.policy_path);
 	free(start_directory);
 	libevent_global_shutdown();
 }

@@ -259,7 +259,7 @@ static void unknown_key(struct binder *b, const config_setting_t *s, const char 
 		}
 	}
 	if (near)
-		config_error_add(b->e, l->file, l->line, "unknown key %s%s, did you mean %s%s?",
+		config_error_add(b->e, l->file, l->line, "unknown key %s%s; did you mean %s%s?",
 				 prefix, word, prefix, near);
 	else
 		config_error_add(b->e, l->file, l->line,

@@ -110,7 +110,8 @@ static int not_found(const char *name, const char *path, char *why)
 		return host_why(why, -ENOENT, "no policy \"%s\" in %s", name, path);
 	near = text_nearest(name, (const char *const *)names, n);
 	if (near)
-		host_why(why, 0, "no policy \"%s\" in %.120s; nearest is \"%s\"", name, path, near);
+		host_why(why, 0, "no policy \"%s\" in %.120s; did you mean \"%s\"?", name, path,
+			 near);
 	else
 		host_why(why, 0, "no policy \"%s\" in %.160s", name, path);
 	policy_list_free(names, n);

@@ -142,7 +142,7 @@ static const void *at_address(const struct file_image *f, const ElfW(Ehdr) * eh,
 static int check_image(const struct file_image *f, const char *real, char *why)
 {
 	const ElfW(Ehdr) *eh = at(f, 0, sizeof(*eh));
-	struct pcptune_policy head;
+	struct pcptune_policy head = {0};
 	const void *bytes;
 	uint64_t value;
 
@@ -152,11 +152,11 @@ static int check_image(const struct file_image *f, const char *real, char *why)
 		return host_why(why, -ENOEXEC, "%.160s: is no shared object of this machine", real);
 	if (!symbol_value(f, eh, &value))
 		return host_why(why, -ENOEXEC, "%.160s: does not export %s", real, SYMBOL);
-	bytes = at_address(f, eh, value, sizeof(head));
+	bytes = at_address(f, eh, value, PCPTUNE_POLICY_MIN_SIZE);
 	if (!bytes)
 		return host_why(why, -EPROTO, "%.160s: %s is no descriptor of at least %zu bytes",
-				real, SYMBOL, sizeof(head));
-	memcpy(&head, bytes, sizeof(head));
+				real, SYMBOL, (size_t)PCPTUNE_POLICY_MIN_SIZE);
+	memcpy(&head, bytes, PCPTUNE_POLICY_MIN_SIZE);
 	return host_check_sizes(&head, why);
 }
 
@@ -305,7 +305,7 @@ int host_check_sizes(const struct pcptune_policy *p, char *why)
 		uint32_t size;
 		size_t v1;
 	} row[] = {
-		{"policy", p->size, sizeof(struct pcptune_policy)},
+		{"policy", p->size, PCPTUNE_POLICY_MIN_SIZE},
 		{"sample", p->sample_size, sizeof(struct pcptune_sample)},
 		{"cpu", p->cpu_size, sizeof(struct pcptune_cpu)},
 		{"decision", p->decision_size, sizeof(struct pcptune_decision)},
@@ -444,5 +444,7 @@ int host_check_desc(const struct pcptune_policy *p, const struct host_image *img
 		return host_why(
 			why, -EPROTO,
 			"descriptor: state_size, init or decide is no function of the policy");
+	if (p->size >= sizeof(*p) && p->refusal && !bytes_from(img, (uintptr_t)p->refusal, true))
+		return host_why(why, -EPROTO, "descriptor: refusal is no function of the policy");
 	return check_tables(p, img, why);
 }

@@ -110,6 +110,17 @@ static int alloc_rest(struct policy_instance *pi)
 	return pi->changes && pi->d && pi->out ? 0 : -ENOMEM;
 }
 
+/* Why init() refused the parameters: the policy knows best. */
+static const char *refusal(const struct policy_instance *pi)
+{
+	const struct pcptune_policy *p = pi->desc;
+	const char *text = NULL;
+
+	if (p->size >= sizeof(*p) && p->refusal)
+		text = p->refusal(&pi->shape, pi->params);
+	return text ? text : "these parameters do not go together";
+}
+
 static int init_instance(struct policy_instance *pi, char *why)
 {
 	int r = alloc_state(pi, why);
@@ -125,9 +136,8 @@ static int init_instance(struct policy_instance *pi, char *why)
 	if (r > 0)
 		r = -EPROTO;
 	if (r)
-		return host_why(why, r, "policy \"%s\": %s", pi->desc->name,
-				r == -EINVAL ? "these parameters do not go together"
-					     : strerror(-r));
+		return host_why(why, r, "policy \"%s\": %.160s", pi->desc->name,
+				r == -EINVAL ? refusal(pi) : strerror(-r));
 	return 0;
 }
 

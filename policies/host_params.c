@@ -38,8 +38,8 @@ static int find_param(const struct policy_module *m, const char *key, uint32_t *
 	near = text_nearest(key, names, d->n_params);
 	if (near)
 		return host_why(why, -EINVAL,
-				"policy \"%s\": no parameter \"%.40s\"; nearest is \"%s\"", d->name,
-				key, near);
+				"policy \"%s\": no parameter \"%.40s\"; did you mean \"%s\"?",
+				d->name, key, near);
 	return host_why(why, -EINVAL,
 			"policy \"%s\": no parameter \"%.40s\"; see `pcptune policies %s`", d->name,
 			key, d->name);

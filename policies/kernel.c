@@ -84,6 +84,14 @@ static int init(void *state, const struct pcptune_shape *shape, const int64_t *p
 	return 0;
 }
 
+static const char *refusal(const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)shape;
+	if (p[P_FRACTION] >= 1 && p[P_FRACTION] < (int64_t)PCPTUNE_HIGH_FRACTION)
+		return "fraction is 0, or 8 and more";
+	return "high_min is above high_max";
+}
+
 static struct bounds wanted(const struct pcptune_shape *shape, const int64_t *p, uint32_t cpus)
 {
 	uint64_t managed = zone_managed(shape), low = shape->low_wmark_pages / shape->n_zones;
@@ -235,5 +243,6 @@ const struct pcptune_policy pcptune_policy_v1 = {
 	.n_reasons = sizeof(reasons) / sizeof(reasons[0]),
 	.state_size = state_size,
 	.init = init,
+	.refusal = refusal,
 	.decide = decide,
 };

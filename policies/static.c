@@ -13,7 +13,7 @@ enum { P_HIGH, P_BATCH, P_RULES, P_KEEP, N_PARAMS };
 
 static const struct pcptune_param params[N_PARAMS] = {
 	[P_HIGH] = {"high", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
-		    "limit of the lists of one CPU; 0: 6 x batch", NULL},
+		    "limit of the lists of one CPU, 4 and more; 0: 6 x batch", NULL},
 	[P_BATCH] = {"batch", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_BATCH, 0, "pages",
 		     "pages moved at once; 0: left as it is", NULL},
 	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 3, 0, "", "generation of the rules",
@@ -45,6 +45,13 @@ static int init(void *state, const struct pcptune_shape *shape, const int64_t *p
 	(void)state;
 	(void)shape;
 	return p[P_HIGH] && p[P_HIGH] < 4 ? -EINVAL : 0;
+}
+
+static const char *refusal(const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)shape;
+	(void)p;
+	return "high is 4 pages and more, or 0 (6 x batch)";
 }
 
 static uint32_t wanted_high(const struct pcptune_shape *shape, const int64_t *p)
@@ -109,5 +116,6 @@ const struct pcptune_policy pcptune_policy_v1 = {
 	.n_reasons = sizeof(reasons) / sizeof(reasons[0]),
 	.state_size = state_size,
 	.init = init,
+	.refusal = refusal,
 	.decide = decide,
 };

@@ -203,7 +203,16 @@ struct pcptune_policy {
 	int (*decide)(void *state, const struct pcptune_shape *shape, const int64_t *params,
 		      const struct pcptune_sample *sample, struct pcptune_decision *decision,
 		      const struct pcptune_host *host);
+	/*
+	 * Optional: NULL, or a size that ends before it. Why init() gives -EINVAL for these
+	 * parameters, as one line for people ("high is 4 pages and more, or 0"): static text, NULL
+	 * for nothing to say. Called after such an init() only, with the same arguments.
+	 */
+	const char *(*refusal)(const struct pcptune_shape *shape, const int64_t *params);
 };
+
+/* What every descriptor has; members after it are asked for only where its size covers them. */
+#define PCPTUNE_POLICY_MIN_SIZE offsetof(struct pcptune_policy, refusal)
 
 #define PCPTUNE_POLICY_SIZES                                                                      \
 	.abi = PCPTUNE_POLICY_ABI, .size = sizeof(struct pcptune_policy),                         \

@@ -148,7 +148,7 @@ def another_policy_for_a_target():
     r = w.cli("policy", "page_fault1", "static", "hihg=1")
     assert r.returncode == 1 and "high" in r.stderr, r
     r = w.cli("policy", "page_fault1", "statci")
-    assert r.returncode == 3 and 'nearest is "static"' in r.stderr, r
+    assert r.returncode == 3 and 'did you mean "static"?' in r.stderr, r
     w.wait_high(700)
 
 
@@ -172,19 +172,40 @@ def check_config_finds_what_the_daemon_finds():
         {"default": {"policy": "static", "params": {"hihg": 5}}}, \
         {"default": {"policy": "static", "params": {"high": -1}}}, \
         {"default": {"policy": "kernel", "params": {"high_min": 500, "high_max": 100}}}, \
-        {"rules": [{"program": "a", "policy": "no"}, {"program": "b", "policy": "static"}]}
+        {"rules": [{"program": "a", "policy": "no"}, {"program": "b", "policy": "static"}]}, \
+        {"default": {"policy": "static", "params": {"high": 2}}}, \
+        {"policy_path": "/nonexistent"}, {"control": {"group": "no-such-group"}}, \
+        {"socket": "/nonexistent/sock"}, {"log": {"required": True, "path": "/dev/null/log.db"}}
     for keys in bad:
-        d = Daemon(start=False, policy_path=POLICIES, **keys)
+        d = Daemon(start=False, **{"policy_path": POLICIES, **keys})
         ours = run([PCPTUNE, "check-config", d.config])
         its = run([PCPTUNED, "--check", "-c", d.config])
         assert ours.returncode == its.returncode == 1, (keys, ours, its)
 
-        def places(text):
-            return sorted(re.findall(r"conf:\d+: ", text))
-        assert places(ours.stderr) == places(its.stdout + its.stderr) != [], (keys, ours, its)
+        assert ours.stderr == its.stderr != "" and not ours.stdout, (keys, ours, its)
+        for line in ours.stderr.splitlines():
+            assert re.match(r".*\.conf(:[1-9]\d*)?: |pcptuned: ", line), line
+            assert line.count("policy") < 3 and ":0:" not in line, line
+    assert "4 pages and more, or 0" in run([PCPTUNE, "check-config", Daemon(
+        start=False, policy_path=POLICIES,
+        default={"policy": "static", "params": {"high": 2}}).config]).stderr
     d = Daemon(start=False, policy_path=POLICIES, default={"policy": "static"})
     assert run([PCPTUNE, "check-config", d.config]).returncode == 0
     assert run([PCPTUNED, "--check", "-c", d.config]).returncode == 0
+    r = run([PCPTUNE, "check-config", "--policy-path", "/nonexistent", d.config])
+    assert r.returncode == 1 and "/nonexistent" in r.stderr, r
+    # a log that is not required is worth a line, but no mistake
+    d = Daemon(start=False, policy_path=POLICIES, log={"path": "/dev/null/log.db"})
+    r = run([PCPTUNE, "check-config", d.config])
+    assert r.returncode == 0 and "would start without a log" in r.stderr and "fine" in r.stdout, r
+    assert len(json.loads(run([PCPTUNE, "check-config", "-j", d.config]).stdout)["notes"]) == 1
+    # the file of a daemon that runs is checked for its next reload
+    d = Daemon(policy_path=POLICIES, log={"required": True, "path": os.path.join(tmp(), "l.db")})
+    r = run([PCPTUNE, "check-config", d.config])
+    assert r.returncode == 0 and not r.stderr, r
+    r = run([PCPTUNED, "--check", "-c", d.config])
+    assert r.returncode == 1 and "serves" in r.stderr, r
+    assert run([PCPTUNED, "--reload", "-c", d.config]).returncode == 2
 
 
 @test

@@ -417,7 +417,7 @@ def check_config_takes_a_good_file():
     path = config('default = { policy = "contention"; };\n'
                   'rules = ( { program = "x*"; policy = "static"; } );\n')
     r = cli("check-config", path)
-    assert r.returncode == 0 and "1 rules" in r.stdout and "contention" in r.stdout, r
+    assert r.returncode == 0 and "1 rule and" in r.stdout and "contention" in r.stdout, r
     j = json.loads(cli("check-config", "--json", path).stdout)
     assert j["ok"] is True and j["errors"] == [] and len(j["policies"]) == 2, j
 

@@ -137,7 +137,7 @@ def a_policy_is_shown_with_parameters_and_reasons():
 @test
 def an_unknown_policy_is_not_found_and_the_nearest_is_named():
     r = run([PCPTUNE, "policies", "contension"])
-    assert r.returncode == 3 and 'nearest is "contention"' in r.stderr and not r.stdout, r
+    assert r.returncode == 3 and 'did you mean "contention"?' in r.stderr and not r.stdout, r
 
 
 @test

@@ -175,8 +175,8 @@ static void test_values(void **state)
 static void test_unknown_keys(void **state)
 {
 	(void)state;
-	BAD("\nintervall_ms = 5;", "t.conf:2: unknown key intervall_ms, did you mean interval_ms?");
-	BAD("log = {\n max_byte = 5; };", "t.conf:2: unknown key log.max_byte, did you mean "
+	BAD("\nintervall_ms = 5;", "t.conf:2: unknown key intervall_ms; did you mean interval_ms?");
+	BAD("log = {\n max_byte = 5; };", "t.conf:2: unknown key log.max_byte; did you mean "
 					  "log.max_bytes?");
 	BAD("max_bytes = 5;", "t.conf:1: unknown key max_bytes, there is log.max_bytes");
 	BAD("zzzzzzzz = 5;", "t.conf:1: unknown key zzzzzzzz, allowed");
@@ -366,7 +366,7 @@ static void test_includes(void **state)
 	file_with("sub/inner.conf", "settle_ms = 7;");
 	file_with("log.inc", "");
 	f = file_with("main.conf", "@include \"sub/outer.conf\"\n\ninterval = 5;\n");
-	expect_refused(f, -EINVAL, "/main.conf:3: unknown key interval,");
+	expect_refused(f, -EINVAL, "/main.conf:3: unknown key interval;");
 	f = file_with("main.conf", "\n@include \"gone.conf\"\n");
 	expect_refused(f, -EINVAL, "/main.conf:2: include file ");
 	f = file_with("main.conf", "@include \"sub\"\n");

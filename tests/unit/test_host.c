@@ -116,7 +116,7 @@ static void test_load(void **state)
 static void test_names(void **state)
 {
 	(void)state;
-	refused("statik", -ENOENT, "nearest is \"static\"");
+	refused("statik", -ENOENT, "did you mean \"static\"?");
 	refused("zzzzzzzzzz", -ENOENT, "no policy \"zzzzzzzzzz\"");
 	refused("Static", -EINVAL, "small letters");
 	refused("..", -EINVAL, "small letters");
@@ -137,7 +137,7 @@ static void test_modes(void **state)
 	refused("static", -EACCES, "mode 0770");
 	refused("static", -EACCES, dir);
 	assert_int_equal(chmod(dir, 01777), 0); /* sticky: nobody can rename our file */
-	refused("statik", -ENOENT, "nearest");
+	refused("statik", -ENOENT, "did you mean");
 	struct policy_module *m;
 	assert_int_equal(policy_load("static", dir, &m, NULL), 0);
 	policy_unref(m);
@@ -379,6 +379,13 @@ static void check(int line, int err, const char *words)
 	reset_desc();
 }
 
+static const char *no_refusal(const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)shape;
+	(void)p;
+	return NULL;
+}
+
 #define REFUSED(change, words)                     \
 	do {                                       \
 		change;                            \
@@ -407,6 +414,14 @@ static void test_descriptor(void **state)
 	REFUSED(desc.state_size = NULL, "no function");
 	REFUSED(desc.init = NULL, "no function");
 	REFUSED(desc.decide = NULL, "no function");
+	REFUSED(memcpy(&desc.refusal, &(void *){stack_like}, sizeof(void *)),
+		"refusal is no function");
+	desc.refusal = no_refusal;
+	check(__LINE__, 0, "");
+	/* built before there was such a member: what lies there is not looked at */
+	memcpy(&desc.refusal, &(void *){stack_like}, sizeof(void *));
+	desc.size = PCPTUNE_POLICY_MIN_SIZE;
+	check(__LINE__, 0, "");
 	REFUSED(memcpy(&desc.decide, &(void *){stack_like}, sizeof(void *)), "no function");
 	REFUSED(desc.n_params = 65, "65 parameters");
 	REFUSED(desc.params = NULL, "2 parameters");

@@ -23,6 +23,7 @@ static struct {
 	struct pcptune_change change[N];
 	bool spoil; /* overwrites what the host gave it */
 	int traces;
+	const char *refusal;
 } act;
 
 static size_t act_state_size(const struct pcptune_shape *shape, const int64_t *p)
@@ -38,6 +39,13 @@ static int act_init(void *state, const struct pcptune_shape *shape, const int64_
 	(void)shape;
 	(void)p;
 	return act.init_result;
+}
+
+static const char *act_refusal(const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)shape;
+	(void)p;
+	return act.refusal;
 }
 
 static int act_decide(void *state, const struct pcptune_shape *shape, const int64_t *p,
@@ -76,7 +84,7 @@ static const struct pcptune_reason reasons[] = {
 	{1, 0, "change", "text"},
 	{9, 1, "none", "text"},
 };
-static const struct pcptune_policy desc = {
+static struct pcptune_policy desc = {
 	PCPTUNE_POLICY_SIZES,
 	.name = "act",
 	.version = "1",
@@ -285,6 +293,20 @@ static void test_new_refuses(void **state)
 	act.init_result = -EINVAL;
 	assert_int_equal(policy_instance_new(module, &shape, values, &pi, why), -EINVAL);
 	assert_non_null(strstr(why, "do not go together"));
+	desc.refusal = act_refusal;
+	act.refusal = "low is above high";
+	assert_int_equal(policy_instance_new(module, &shape, values, &pi, why), -EINVAL);
+	assert_string_equal(why, "policy \"act\": low is above high");
+	act.refusal = NULL;
+	assert_int_equal(policy_instance_new(module, &shape, values, &pi, why), -EINVAL);
+	assert_non_null(strstr(why, "do not go together"));
+	/* a policy that was built before there was such a member */
+	act.refusal = "never asked for";
+	desc.size = PCPTUNE_POLICY_MIN_SIZE;
+	assert_int_equal(policy_instance_new(module, &shape, values, &pi, why), -EINVAL);
+	assert_non_null(strstr(why, "do not go together"));
+	desc.size = sizeof(desc);
+	desc.refusal = NULL;
 	act.init_result = 1;
 	assert_int_equal(policy_instance_new(module, &shape, values, &pi, why), -EPROTO);
 	assert_null(pi);
@@ -391,7 +413,7 @@ static void test_params_refused(void **state)
 	char why[POLICY_WHY], longer[400];
 
 	(void)state;
-	wrong("page", "1", -EINVAL, "nearest is \"pages\"");
+	wrong("page", "1", -EINVAL, "did you mean \"pages\"?");
 	wrong("zzzzzzzz", "1", -EINVAL, "pcptune policies act");
 	wrong("pages", "1001", -ERANGE, "allowed: -5..1000 pages");
 	wrong("pages", "-6", -ERANGE, "-5..1000");

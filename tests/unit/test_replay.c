@@ -412,7 +412,7 @@ static void test_policy_not_at_hand(void **state)
 	end(&m);
 	assert_int_equal(verify(NULL, &v), 0);
 	assert_int_equal(v.not_derivable, lg.n_decisions);
-	assert_non_null(strstr(first_line, "nearest is \"high\""));
+	assert_non_null(strstr(first_line, "did you mean \"high\"?"));
 }
 
 /* A second policy takes over; a third assignment goes on from a state, as after a full disk. */

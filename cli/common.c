@@ -114,7 +114,7 @@ int cli_call(struct ctlclient *c, json_t *request, json_t **ret)
 	if (!r)
 		return -1;
 	cli_error("%s", why[0] ? why : strerror(-r));
-	return r == -ENOENT ? CLI_DRIFT : CLI_ERROR;
+	return r == -ENOENT ? CLI_DRIFT : r == -EINVAL ? CLI_USAGE : CLI_ERROR;
 }
 
 json_t *cli_target(const char *word)

@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "lib/config.h"
+#include "policies/host.h"
 
 #define PREFIX	     "pcptune-run-"
 #define START_MS     15000
@@ -214,6 +215,16 @@ static int put_param(FILE *f, const char *word)
 	return -1;
 }
 
+/* buf: PATH_MAX bytes; NULL: that of the daemon */
+static const char *policy_path(char *buf)
+{
+	const char *path = getenv("PCPTUNE_POLICY_PATH");
+
+	if (!path && cli_beside_us("../lib/pcptune/policies", buf))
+		path = buf;
+	return path;
+}
+
 static int put_config(FILE *f, const struct run_args *a, struct run_daemon *d, const char *db)
 {
 	char policies[PATH_MAX];
@@ -227,9 +238,7 @@ static int put_config(FILE *f, const struct run_args *a, struct run_daemon *d, c
 	put_string(f, db);
 	/* a log that was asked for by name has to be there */
 	fprintf(f, ";\n  required = %s;\n};\n", a->db ? "true" : "false");
-	path = getenv("PCPTUNE_POLICY_PATH");
-	if (!path && cli_beside_us("../lib/pcptune/policies", policies))
-		path = policies;
+	path = policy_path(policies);
 	if (path) {
 		fputs("policy_path = ", f);
 		put_string(f, path);
@@ -371,6 +380,57 @@ static void print_refusal(const char *text, const char *config)
 	}
 }
 
+/* An ordinary target: only good enough to find parameters that clash. */
+static const struct pcptune_shape nominal = {
+	.size = sizeof(struct pcptune_shape),
+	.n_zones = 1,
+	.n_cpus = 3,
+	.host_cpus = 2,
+	.managed_pages = 1u << 20,
+	.low_wmark_pages = 4096,
+	.budget_pages = 1u << 17,
+	.high_limit = 1u << 20,
+	.interval_ms = 100,
+};
+
+static int parameters_status(const struct run_args *a, struct policy_module *m)
+{
+	int64_t params[POLICY_MAX_PARAMS];
+	char key[64], why[POLICY_WHY];
+	struct policy_instance *pi;
+	size_t i;
+
+	policy_params_default(m, params);
+	for (i = 0; i < a->set.n; i++) {
+		const char *word = a->set.item[i], *eq = strchr(word, '=');
+
+		snprintf(key, sizeof(key), "%.*s", (int)(eq - word), word);
+		if (policy_params_set(m, params, key, eq + 1, why))
+			return CLI_USAGE;
+	}
+	i = policy_instance_new(m, &nominal, params, &pi, why) == 0;
+	if (i)
+		policy_instance_free(pi);
+	return i ? CLI_ERROR : CLI_USAGE;
+}
+
+/* What kind of mistake the daemon found; its message has been said. */
+static int refused_status(const struct run_args *a)
+{
+	char word[64] = "", path[PATH_MAX], why[POLICY_WHY];
+	struct policy_module *m;
+	int r;
+
+	snprintf(word, sizeof(word), "%s", default_policy() + 1);
+	word[strcspn(word, "\"")] = '\0';
+	r = policy_load(a->policy ? a->policy : word, policy_path(path), &m, why);
+	if (r)
+		return r == -ENOENT ? CLI_DRIFT : r == -EINVAL ? CLI_USAGE : CLI_ERROR;
+	r = parameters_status(a, m);
+	policy_unref(m);
+	return r;
+}
+
 static void give_up(struct run_daemon *d)
 {
 	run_daemon_end(d);
@@ -401,7 +461,7 @@ static int start(const struct run_args *a, struct run_daemon *d, const char *con
 		print_refusal(d->why, config);
 		cli_error("the daemon refused what was asked for; the program was not started");
 		give_up(d);
-		return r == CLI_USAGE ? CLI_USAGE : CLI_ERROR;
+		return refused_status(a);
 	}
 	give_up(d);
 	return -1;

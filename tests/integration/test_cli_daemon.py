@@ -146,10 +146,16 @@ def another_policy_for_a_target():
     w.wait_high(700)
     assert "high=700" in w.cli("policy").stdout
     r = w.cli("policy", "page_fault1", "static", "hihg=1")
-    assert r.returncode == 1 and "high" in r.stderr, r
+    assert r.returncode == 2 and "high" in r.stderr, r
     r = w.cli("policy", "page_fault1", "statci")
     assert r.returncode == 3 and 'did you mean "static"?' in r.stderr, r
     w.wait_high(700)
+    # 2: a word that is wrong, wherever it was found to be
+    for words in (("set", "page_fault1", "high=3"), ("set", "page_fault1", "high=-3"),
+                  ("set", "page_fault1", "high=5000", "high_max=300"),
+                  ("policy", "page_fault1", "static", "high=3")):
+        r = w.cli(*words)
+        assert r.returncode == 2 and "high" in r.stderr, (words, r)
 
 
 @test

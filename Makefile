@@ -34,6 +34,10 @@ CPPFLAGS += -I. -Iinclude -D_GNU_SOURCE -DPCPTUNE_LIBDIR='"$(LIBDIR)"' -DPCPTUNE
 CFLAGS	+= -std=gnu17 $(OPT) $(WARN) $(WERROR) -fPIC -pthread -fvisibility=hidden
 LDFLAGS	+= $(OPT) -pthread
 
+# V=1 shows every command
+Q	 = $(if $(V),,@)
+say	 = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
+
 # asked when used, since `make deps` may install them first
 EVENT	= $(shell pkg-config --libs libevent)
 CONFIG	= $(shell pkg-config --libs libconfig)
@@ -81,54 +85,75 @@ tests: $(UNITS) $(TOOLS)
 fuzzers: $(FUZZERS)
 .PHONY: all allocator policies lib eval daemon cli benches tests fuzzers
 
-$(B)/obj/%.o: %.c
+# places that are compiled in: other ones build anew what has them
+PATHS := $(LIBDIR) $(SYSCONFDIR)
+$(B)/paths: FORCE
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
+	@echo '$(PATHS)' | cmp -s - $@ || echo '$(PATHS)' > $@
+FORCE:
+.PHONY: FORCE
+
+$(B)/obj/%.o: %.c $(B)/paths
+	@mkdir -p $(@D)
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(B)/lib/libpcpalloc.so.$(SOVER): $(call obj,$(ALLOC_SRC))
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libpcpalloc.so.$(SOVER) -Wl,-z,nodelete $^ -o $@
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libpcpalloc.so.$(SOVER) -Wl,-z,nodelete $^ -o $@
 $(B)/lib/libpcpalloc.so: $(B)/lib/libpcpalloc.so.$(SOVER)
-	ln -sf $(<F) $@
+	$(call say,LN)
+	$(Q)ln -sf $(<F) $@
 $(B)/lib/libpcpalloc.a: $(call obj,$(ALLOC_SRC))
 	@mkdir -p $(@D)
-	rm -f $@ && ar rcs $@ $^
+	$(call say,AR)
+	$(Q)rm -f $@ && ar rcs $@ $^
 $(B)/lib/libpcpalloc-preload.so: $(call obj,$(PRELOAD_SRC) $(ALLOC_SRC))
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libpcpalloc-preload.so -Wl,-z,nodelete $^ -o $@ -ldl
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,libpcpalloc-preload.so -Wl,-z,nodelete $^ -o $@ -ldl
 
 $(B)/lib-internal/libpcptune.a: $(call obj,$(LIB_SRC))
 $(B)/lib-internal/libhost.a: $(call obj,$(HOST_SRC))
 $(B)/lib-internal/libeval.a: $(call obj,$(EVAL_SRC))
 $(B)/lib-internal/%.a:
 	@mkdir -p $(@D)
-	rm -f $@ && ar rcs $@ $^
+	$(call say,AR)
+	$(Q)rm -f $@ && ar rcs $@ $^
 
 $(B)/lib/pcptune/policies/%.so: $(B)/obj/policies/%.o
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -shared $^ -o $@
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) -shared $^ -o $@
 
 $(B)/bin/pcptuned: $(call obj,$(DAEMON_SRC)) $(INTERNAL)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ -o $@ $(EVENT) $(LIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(EVENT) $(LIBS)
 $(B)/bin/pcptune: $(call obj,$(CLI_SRC)) $(INTERNAL)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $^ -o $@ $(NCURSES) $(LIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(NCURSES) $(LIBS)
 
 $(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $< $(INTERNAL) -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN/../lib' $(LIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $< $(INTERNAL) -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN/../lib' $(LIBS)
 
 # unit tests see every internal function: they link the archives
 $(B)/tests/%: $(B)/obj/tests/unit/%.o $(INTERNAL) $(B)/lib/libpcpalloc.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $< $(INTERNAL) $(B)/lib/libpcpalloc.a -o $@ $(CMOCKA) $(EVENT) $(LIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $< $(INTERNAL) $(B)/lib/libpcpalloc.a -o $@ $(CMOCKA) $(EVENT) $(LIBS)
 $(B)/tests/tools/%: $(B)/obj/tests/tools/%.o $(INTERNAL) $(ALLOC)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) $< $(INTERNAL) -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN/../../lib' $(LIBS)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $< $(INTERNAL) -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN/../../lib' $(LIBS)
 $(B)/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(HOST_SRC)
 	@mkdir -p $(@D)
-	clang $(CPPFLAGS) -std=gnu17 -g -O1 -fsanitize=fuzzer,address,undefined $^ -o $@ $(LIBS)
+	$(call say,FUZZ)
+	$(Q)clang $(CPPFLAGS) -std=gnu17 -g -O1 -fsanitize=fuzzer,address,undefined $^ -o $@ $(LIBS)
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
 .SECONDARY:
@@ -170,7 +195,7 @@ D = $(DESTDIR)
 install: all
 	install -d $(D)$(BINDIR) $(D)$(LIBDIR)/pcptune/policies $(D)$(LIBDIR)/pkgconfig \
 		$(D)$(INCDIR)/pcptune $(D)$(SYSCONFDIR)/pcptune $(D)$(UNITDIR) $(D)$(COMPDIR) \
-		$(D)$(MANDIR)/man1 $(D)$(MANDIR)/man5 $(D)$(MANDIR)/man8
+		$(D)$(MANDIR)/man1 $(D)$(MANDIR)/man3 $(D)$(MANDIR)/man5 $(D)$(MANDIR)/man8
 	install -m 755 $(B)/bin/pcptune $(B)/bin/pcptuned $(D)$(BINDIR)
 	install -m 755 $(B)/lib/libpcpalloc.so.$(SOVER) $(D)$(LIBDIR)/libpcpalloc.so.$(VERSION)
 	ln -sf libpcpalloc.so.$(VERSION) $(D)$(LIBDIR)/libpcpalloc.so.$(SOVER)
@@ -186,12 +211,15 @@ install: all
 		install -m 644 configs/pcptuned.conf $(D)$(SYSCONFDIR)/pcptune/pcptuned.conf
 	sed 's|@BINDIR@|$(BINDIR)|' configs/pcptuned.service.in > $(D)$(UNITDIR)/pcptuned.service
 	install -m 644 configs/completion.bash $(D)$(COMPDIR)/pcptune
-	for s in 1 5 8; do for f in docs/*.$$s; do if test -e "$$f"; then install -m 644 "$$f" $(D)$(MANDIR)/man$$s; fi; done; done
+	for s in 1 3 5 8; do for f in docs/*.$$s; do if test -e "$$f"; then install -m 644 "$$f" $(D)$(MANDIR)/man$$s; fi; done; done
+	@# the dynamic linker finds the library by its cache; a staged tree has none
+	if test -z "$(DESTDIR)" && test "$$(id -u)" = 0; then ldconfig $(LIBDIR); fi
 uninstall:
 	rm -f $(D)$(BINDIR)/pcptune $(D)$(BINDIR)/pcptuned $(D)$(LIBDIR)/libpcpalloc* \
 		$(D)$(INCDIR)/pcpalloc.h $(D)$(LIBDIR)/pkgconfig/pcpalloc.pc \
 		$(D)$(LIBDIR)/pkgconfig/pcptune.pc $(D)$(UNITDIR)/pcptuned.service $(D)$(COMPDIR)/pcptune
 	rm -f $(patsubst docs/%,$(D)$(MANDIR)/man1/%,$(wildcard docs/*.1)) \
+		$(patsubst docs/%,$(D)$(MANDIR)/man3/%,$(wildcard docs/*.3)) \
 		$(patsubst docs/%,$(D)$(MANDIR)/man5/%,$(wildcard docs/*.5)) \
 		$(patsubst docs/%,$(D)$(MANDIR)/man8/%,$(wildcard docs/*.8))
 	rm -rf $(D)$(LIBDIR)/pcptune $(D)$(INCDIR)/pcptune

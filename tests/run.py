@@ -139,6 +139,11 @@ def main():
     ap.add_argument("-v", action="store_true", help="print the output of every program")
     ap.add_argument("pattern", nargs="*")
     a = ap.parse_args()
+    # a caller in the background may have SIGINT ignored, and what is ignored is inherited
+    for sig in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(sig) == signal.SIG_IGN:
+            signal.signal(sig, signal.default_int_handler if sig == signal.SIGINT
+                          else signal.SIG_DFL)
     todo = programs(a.pattern)
     passed, failed, skipped = [], [], []
     with concurrent.futures.ThreadPoolExecutor(a.j) as pool:

@@ -36,7 +36,7 @@ LDFLAGS	+= $(OPT) -pthread
 
 # V=1 shows every command
 Q	 = $(if $(V),,@)
-say	 = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
+say	 = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),@:,@printf '  %-4s %s\n' $(1) $@)
 
 # asked when used, since `make deps` may install them first
 EVENT	= $(shell pkg-config --libs libevent)
@@ -85,8 +85,9 @@ tests: $(UNITS) $(TOOLS)
 fuzzers: $(FUZZERS)
 .PHONY: all allocator policies lib eval daemon cli benches tests fuzzers
 
-# places that are compiled in: other ones build anew what has them
-PATHS := $(LIBDIR) $(SYSCONFDIR)
+# Places that are compiled in; unusual ones build anew. PREFIX alone needs nothing: what lies in
+# ../lib of the programs is found from where they are.
+PATHS := $(if $(filter $(PREFIX)/lib,$(LIBDIR)),,$(LIBDIR)) $(SYSCONFDIR)
 $(B)/paths: FORCE
 	@mkdir -p $(@D)
 	@echo '$(PATHS)' | cmp -s - $@ || echo '$(PATHS)' > $@

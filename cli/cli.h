@@ -207,6 +207,9 @@ json_t *cli_limits_json(const struct log_limits *l);
 /* The sentence of a decision's reason, by its plug-in if that is at hand, else name and arguments.
  */
 char *cli_reason(const struct log_decision *d, const struct log_assignment *a, char *buf, size_t n);
+/* The same without "high A -> B", for where the change stands beside it. */
+char *cli_reason_short(const struct log_decision *d, const struct log_assignment *a, char *buf,
+		       size_t n);
 /* Where cli_reason() looks for plug-ins; NULL: the default. Call before the first cli_reason(). */
 void cli_reason_path(const char *dirs);
 /* Numbers with a thin grouping for people: 1234567 -> "1,234,567"; buf of 32 bytes. */
@@ -214,6 +217,8 @@ char *cli_count(uint64_t v, char *buf, size_t n);
 /* JSON getters that do not fail: a missing or wrong member is 0, "", false. */
 uint64_t cli_u64(const json_t *object, const char *key);
 const char *cli_str(const json_t *object, const char *key);
+/* What chose a policy, as it stands behind "chosen by" */
+const char *cli_chosen_by(const char *why);
 bool cli_bool(const json_t *object, const char *key);
 
 #endif

@@ -133,7 +133,7 @@ static void print_origin(const struct story *s)
 	}
 	printf("  policy      %s %s\n", s->a.policy, s->a.version);
 	printf("  parameters  %s\n", s->a.params[0] ? s->a.params : "none");
-	printf("  chosen by   %s\n", s->a.why[0] ? s->a.why : "not noted");
+	printf("  chosen by   %s\n", s->a.why[0] ? cli_chosen_by(s->a.why) : "not noted");
 }
 
 static void print_reason(const struct story *s)
@@ -280,7 +280,8 @@ static void print_outcome(const struct story *s)
 		       s->d.outcome == LOG_APPLIED ? " (yet)" : "");
 		return;
 	}
-	printf("  Over %" PRIu32 " samples before and as many after:\n", s->d.effect_n);
+	printf("  Over %" PRIu32 " sample%s before and as many after:\n", s->d.effect_n,
+	       s->d.effect_n == 1 ? "" : "s");
 	print_effect(&s->d);
 }
 

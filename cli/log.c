@@ -3,7 +3,7 @@
  * `pcptune log`: the decisions of a log, oldest first, a line each.
  *
  * Rows are printed as they are read, so that a log of any length needs no memory and `| head`
- * ends it; columns have fixed widths for that, and the reason, which has no bound, is the last.
+ * ends it; columns have fixed widths for that (log_row.c).
  * What the store can not filter (zone, reason) is filtered here; --tail then counts first.
  * --follow looks again four times a second and notices, by poll(), a reader that went away while
  * there was nothing to write. A row is printed once, so it waits until its outcome is known, but
@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "cli/decision.h"
+#include "cli/log_row.h"
 #include "lib/text.h"
 
 #define FOLLOW_MS 250
@@ -66,7 +67,7 @@ struct listing {
 	struct event *events; /* not printed yet, by time */
 	size_t n_events, at_event;
 	int64_t last_event;
-	int name_width;
+	struct log_layout layout;
 	bool head, following;
 };
 
@@ -77,40 +78,7 @@ static void print_head(struct listing *l)
 	if (l->head || l->a->json)
 		return;
 	l->head = true;
-	printf("%s%6s  %-23s  %-*s  %4s  %4s  %-12s  %-32s  %-10s  %s%s\n", cli_bold(), "id",
-	       "time", l->name_width, "target", "zone", "cpu", "policy", "change", "outcome",
-	       "reason", cli_plain());
-}
-
-static const char *outcome_colour(int outcome)
-{
-	switch (outcome) {
-	case LOG_DRIFT:
-	case LOG_FAILED:
-		return cli_red();
-	case LOG_DRY_RUN:
-	case LOG_SUPERSEDED:
-	case LOG_GONE:
-		return cli_dim();
-	default:
-		return "";
-	}
-}
-
-static void print_row(struct listing *l, const struct log_decision *d, const struct log_target *t,
-		      const struct log_assignment *a)
-{
-	char time[48], name[PCPTUNE_NAME_MAX + 24], change[160], reason[512];
-	const char *colour = outcome_colour(d->outcome);
-
-	print_head(l);
-	snprintf(name, sizeof(name), "%" PRId64 " %s", d->target, t->name);
-	printf("%6" PRId64 "  %-23s  %-*s  %4" PRIu32 "  %4" PRIu32
-	       "  %-12s  %-32s  %s%-10s%s  %s\n",
-	       d->id, text_time(d->t.wall_us, time, sizeof(time)), l->name_width, name, d->zone,
-	       d->cpu, a->policy, cli_limits_diff(&d->old, &d->clamped, change, sizeof(change)),
-	       colour, log_outcome_name(d->outcome), colour[0] ? cli_plain() : "",
-	       cli_reason(d, a, reason, sizeof(reason)));
+	log_row_head(&l->layout);
 }
 
 static void event_json(const struct event *e)
@@ -134,8 +102,8 @@ static void print_event(struct listing *l, const struct event *e)
 	if (e->target)
 		snprintf(target, sizeof(target), "%" PRId64, e->target);
 	printf("%6s  %-23s  %-*s  %s%s%s: %s\n", "event",
-	       text_time(e->t.wall_us, time, sizeof(time)), l->name_width, target, cli_yellow(),
-	       e->kind, cli_plain(), e->text);
+	       text_time(e->t.wall_us, time, sizeof(time)), l->layout.name_width, target,
+	       cli_yellow(), e->kind, cli_plain(), e->text);
 }
 
 static void print_events_until(struct listing *l, uint64_t wall_us)
@@ -196,10 +164,12 @@ static int print_one(const struct log_decision *d, const struct log_target *t,
 	if (!l->printed++ && l->a->tail >= 0)
 		skip_events(l, d->t.wall_us);
 	print_events_until(l, d->t.wall_us);
-	if (!l->a->json)
-		print_row(l, d, t, a);
-	else if (cli_print_json(decision_json(d, t, a)))
+	if (!l->a->json) {
+		print_head(l);
+		log_row_print(&l->layout, d, t, a);
+	} else if (cli_print_json(decision_json(d, t, a))) {
 		return 1;
+	}
 	return ferror(stdout) ? 1 : 0;
 }
 
@@ -307,7 +277,7 @@ static int find_target(struct listing *l)
 		l->filter.name = l->a->target;
 	if (logstore_targets(l->ls, &all, on_target, &names))
 		return store_error(l);
-	l->name_width = names.width > 28 ? 28 : names.width;
+	l->layout.name_width = names.width > 28 ? 28 : names.width;
 	if (!l->a->target || names.found)
 		return -1;
 	cli_error("%s: no target \"%s\"; targets: %s", logstore_path(l->ls), l->a->target,
@@ -385,7 +355,7 @@ static int run_listing(struct listing *l)
 int cmd_log(int argc, char **argv)
 {
 	struct args a = {.cpu = -1, .zone = -1, .tail = -1};
-	struct listing l = {.a = &a};
+	struct listing l = {.a = &a, .layout.width = log_row_width()};
 	struct cli_rest rest;
 	int r = cli_parse(argc, argv, &a, 0, 0, &rest);
 

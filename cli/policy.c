@@ -50,7 +50,7 @@ static void print_one(const json_t *p)
 
 	printf("policy      %s %s (%s)\n", cli_str(p, "policy"), cli_str(p, "version"),
 	       cli_str(p, "state"));
-	printf("chosen by   %s\n", cli_str(p, "why"));
+	printf("chosen by   %s\n", cli_chosen_by(cli_str(p, "why")));
 	printf("parameters  %s\n", params && params[0] ? params : "none");
 	free(params);
 }
@@ -109,7 +109,7 @@ static void add_row(struct text_table *t, const json_t *target, const json_t *p)
 	text_table_cell(t, "%s", cli_str(p, "policy"));
 	text_table_cell(t, "%s", cli_str(p, "version"));
 	text_table_cell(t, "%s", cli_str(p, "state"));
-	text_table_cell(t, "%s", cli_str(p, "why"));
+	text_table_cell(t, "%s", cli_chosen_by(cli_str(p, "why")));
 	text_table_cell(t, "%s", params ? params : "");
 	text_table_end_row(t);
 	free(params);

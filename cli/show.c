@@ -28,6 +28,12 @@ uint64_t cli_u64(const json_t *object, const char *key)
 	return v > 0 ? (uint64_t)v : 0;
 }
 
+/* "by the operator" behind "chosen by" */
+const char *cli_chosen_by(const char *why)
+{
+	return strncmp(why, "by ", 3) ? why : why + 3;
+}
+
 const char *cli_str(const json_t *object, const char *key)
 {
 	const char *s = json_string_value(json_object_get(object, key));
@@ -203,22 +209,58 @@ static const char *without_policy(const char *name)
 	return NULL;
 }
 
+/* "at rest for {a:ms}: high {old} -> {new:pages}, x" -> "at rest for {a:ms}: x"; n: of buf */
+static const char *without_change(const char *sentence, char *buf, size_t n)
+{
+	static const char change[] = "high {old} -> {new:pages}";
+	const char *at = strstr(sentence, change), *rest;
+	size_t head = at ? (size_t)(at - sentence) : 0;
+
+	if (!at || head < 2)
+		return sentence;
+	rest = at + strlen(change);
+	if (*rest)
+		rest += strspn(rest, ", ");
+	else if (!memcmp(at - 2, ": ", 2))
+		head -= 2;
+	else
+		return sentence;
+	snprintf(buf, n, "%.*s%s", (int)head, sentence, rest);
+	return buf;
+}
+
 /*
  * The id alone is not enough: another version of the plug-in could use it for something else, so
  * its name must be that of the log.
  */
-char *cli_reason(const struct log_decision *d, const struct log_assignment *a, char *buf, size_t n)
+static char *reason_text(const struct log_decision *d, const struct log_assignment *a,
+			 bool with_change, char *buf, size_t n)
 {
+	char sentence[512];
 	bool by_hand = !strcmp(a->policy, "operator");
 	struct policy_module *m = by_hand ? NULL : plug_in(a->policy);
 	const char *fixed = by_hand ? without_policy(d->reason_name) : NULL;
 	const struct pcptune_reason *r = m ? policy_reason(m, d->reason) : NULL;
 
 	if (r && !strcmp(r->name, d->reason_name))
-		policy_sentence(r->sentence, d->arg, d->old.high, d->clamped.high, buf, n);
+		policy_sentence(with_change
+					? r->sentence
+					: without_change(r->sentence, sentence, sizeof(sentence)),
+				d->arg, d->old.high, d->clamped.high, buf, n);
 	else if (fixed)
 		snprintf(buf, n, "%s", fixed);
 	else
 		reason_plain(d, buf, n);
 	return buf;
+}
+
+char *cli_reason(const struct log_decision *d, const struct log_assignment *a, char *buf, size_t n)
+{
+	return reason_text(d, a, true, buf, n);
+}
+
+char *cli_reason_short(const struct log_decision *d, const struct log_assignment *a, char *buf,
+		       size_t n)
+{
+	return reason_text(d, a, false, buf, n);
 }

@@ -68,6 +68,7 @@ static void fill_row(struct status_row *row, const json_t *target, uint64_t zone
 		.contend = json_is_number(contend) ? json_number_value(contend) : -1,
 		.pinned = cli_bool(cpu, "pinned"),
 		.drift = cli_bool(cpu, "drift"),
+		.shared = cli_bool(cpu, "shared"),
 	};
 }
 
@@ -113,8 +114,8 @@ char *status_contend(double contend, char *buf, size_t n)
 
 char *status_mode(const struct status_row *row, char *buf, size_t n)
 {
-	snprintf(buf, n, "%s%s%s", row->mode, row->pinned ? " pinned" : "",
-		 row->drift ? " DRIFT" : "");
+	snprintf(buf, n, "%s%s%s%s", row->mode, row->shared ? " shared" : "",
+		 row->pinned ? " pinned" : "", row->drift ? " DRIFT" : "");
 	return buf;
 }
 
@@ -220,6 +221,22 @@ static void print_daemon(const json_t *daemon)
 		       cli_u64(log, "lost_samples"), cli_u64(log, "lost_decisions"));
 }
 
+/* Words of the mode column, for people. */
+static void print_words(const json_t *status)
+{
+	struct status_row *rows;
+	size_t n = status_rows(status, &rows), i;
+	bool shared = false;
+
+	for (i = 0; i < n; i++)
+		shared = shared || rows[i].shared;
+	free(rows);
+	if (!n || !isatty(STDOUT_FILENO))
+		return;
+	printf("\n%slocked: each CPU's lists have a lock of their own%s%s\n", cli_dim(),
+	       shared ? "; shared: the lists of threads whose CPU has none" : "", cli_plain());
+}
+
 static int print_text(const json_t *status)
 {
 	const json_t *targets = json_object_get(status, "targets");
@@ -238,6 +255,7 @@ static int print_text(const json_t *status)
 		if (r)
 			return r;
 	}
+	print_words(status);
 	return CLI_OK;
 }
 

@@ -16,7 +16,7 @@ struct status_row {
 	const char *name, *mode;
 	uint64_t count, high, high_min, high_max, batch, alloc_zone, free_high;
 	double contend; /* per cent, < 0: not known */
-	bool pinned, drift;
+	bool pinned, drift, shared;
 };
 
 /* All rows of a status answer, in its order; free(*ret). Returns their number. */
@@ -25,7 +25,7 @@ size_t status_rows(const json_t *status, struct status_row **ret);
 void status_facts(const json_t *target, char *buf, size_t n);
 /* "2.41", "-" where it is not known; buf of 16 bytes */
 char *status_contend(double contend, char *buf, size_t n);
-/* "locked", "locked pinned", "rseq DRIFT"; buf of 48 bytes */
+/* "locked", "locked shared pinned", "rseq DRIFT"; buf of 48 bytes */
 char *status_mode(const struct status_row *row, char *buf, size_t n);
 
 struct ctlclient;

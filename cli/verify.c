@@ -40,11 +40,12 @@ static void to_array(const char *line, void *cookie)
 static void print_text(const struct verify_result *v, const char *db)
 {
 	char n[5][32];
+	const char *s1 = v->derived == 1 ? "" : "s", *s2 = v->samples == 1 ? "" : "s";
 
-	printf("%s: %s%s%s decisions re-derived from %s samples of %s assignments", db, cli_bold(),
-	       cli_count(v->derived, n[0], sizeof(n[0])), cli_plain(),
-	       cli_count(v->samples, n[1], sizeof(n[1])),
-	       cli_count(v->assignments, n[2], sizeof(n[2])));
+	printf("%s: %s%s%s decision%s re-derived from %s sample%s of %s assignment%s", db,
+	       cli_bold(), cli_count(v->derived, n[0], sizeof(n[0])), cli_plain(), s1,
+	       cli_count(v->samples, n[1], sizeof(n[1])), s2,
+	       cli_count(v->assignments, n[2], sizeof(n[2])), v->assignments == 1 ? "" : "s");
 	printf(", %s%" PRIu64 " differ%s", v->differ ? cli_red() : "", v->differ,
 	       v->differ ? cli_plain() : "");
 	if (v->not_derivable)

@@ -40,11 +40,12 @@ static void print_daemon(const json_t *d)
 	const json_t *log = json_object_get(d, "log");
 	char up[48];
 
-	printf("pcptuned %s, pid %" PRIu64 ", up %s, %" PRIu64 " targets%s\n",
+	printf("pcptuned %s, pid %" PRIu64 ", up %s, %" PRIu64 " target%s%s\n",
 	       cli_str(d, "version"), cli_u64(d, "pid"),
 	       text_ns((uint64_t)(json_number_value(json_object_get(d, "uptime_s")) * 1e9), up,
 		       sizeof(up)),
-	       cli_u64(d, "n_targets"), cli_bool(d, "dry_run") ? ", dry run" : "");
+	       cli_u64(d, "n_targets"), cli_u64(d, "n_targets") == 1 ? "" : "s",
+	       cli_bool(d, "dry_run") ? ", dry run" : "");
 	printf("  socket  %s\n", cli_str(d, "socket"));
 	printf("  config  %s\n", cli_str(d, "config")[0] ? cli_str(d, "config") : "built in");
 	printf("  log     %s (%s)\n", cli_str(log, "path")[0] ? cli_str(log, "path") : "none",
@@ -71,7 +72,7 @@ int cmd_version(int argc, char **argv)
 	if (daemon)
 		print_daemon(daemon);
 	else
-		printf("no daemon: %s\n", why);
+		printf("%s\n", why);
 	json_decref(daemon);
 	return CLI_OK;
 }

@@ -27,9 +27,9 @@ struct view {
 	json_t *status; /* the last answer, NULL: none yet */
 	char error[CLI_WHY];
 	enum status_sort sort;
-	size_t top; /* first row shown */
-	bool help;
-	int colour[3]; /* attributes: drift, contended, dim */
+	size_t top;	 /* first row shown */
+	bool help, more; /* more: columns that are left out at first where room is short */
+	int colour[3];	 /* attributes: drift, contended, dim */
 };
 
 static volatile sig_atomic_t ended;
@@ -140,10 +140,10 @@ static int draw_head(const struct view *v)
 	char now[48];
 	int y = 0;
 
-	line(y++, A_BOLD, "pcptune  %s  targets %zu  every %.1f s  sorted by %s   (? helps)",
-	     text_time(logstamp_now().wall_us, now, sizeof(now)),
-	     json_array_size(json_object_get(v->status, "targets")), (double)v->interval_ms / 1000,
-	     sort_names[v->sort]);
+	text_time(logstamp_now().wall_us, now, sizeof(now));
+	line(y++, A_BOLD, "pcptune  %.8s  sorted by %s  ? helps   targets %zu  every %.1f s",
+	     strlen(now) > 11 ? now + 11 : now, sort_names[v->sort],
+	     json_array_size(json_object_get(v->status, "targets")), (double)v->interval_ms / 1000);
 	if (v->error[0])
 		line(y++, v->colour[0], "no answer: %s; trying again", v->error);
 	if (cli_bool(d, "dry_run"))
@@ -155,40 +155,73 @@ static int draw_head(const struct view *v)
 	return y;
 }
 
+/* What does not fit any more goes to the next line, between facts (two blanks); returns lines. */
+static int facts_lines(int y, const char *head, const char *facts)
+{
+	int begin = y, at = (int)strlen(head), n;
+	const char *end;
+
+	line(y, 0, "%s", head);
+	while (*facts) {
+		end = strstr(facts, "  ");
+		n = end ? (int)(end - facts) : (int)strlen(facts);
+		if (at + 2 + n > COLS && at > 4) {
+			y++;
+			at = 2;
+		}
+		if (y < LINES)
+			mvaddnstr(y, at + 2, facts, n < COLS - at - 2 ? n : COLS - at - 2);
+		at += 2 + n;
+		facts += n;
+		facts += strspn(facts, " ");
+	}
+	return y + 1 - begin;
+}
+
 static int draw_targets(const struct view *v, int y)
 {
 	const json_t *targets = json_object_get(v->status, "targets");
-	size_t i, most = (size_t)(LINES > 12 ? LINES / 3 : 2);
-	char facts[512];
+	int last = y + (LINES > 12 ? LINES / 3 : 2);
+	char facts[512], head[PCPTUNE_NAME_MAX + 32];
 	json_t *t;
+	size_t i;
 
 	json_array_foreach (targets, i, t) {
-		if (i == most) {
-			line(y++, v->colour[2], "and %zu more targets",
-			     json_array_size(targets) - i);
+		if (y >= last) {
+			line(y++, v->colour[2], "and %zu more target%s",
+			     json_array_size(targets) - i,
+			     json_array_size(targets) - i == 1 ? "" : "s");
 			break;
 		}
 		status_facts(t, facts, sizeof(facts));
-		line(y++, 0, "%" PRIu64 " %s  %s", cli_u64(t, "id"), cli_str(t, "name"), facts);
+		snprintf(head, sizeof(head), "%" PRIu64 " %s", cli_u64(t, "id"),
+			 cli_str(t, "name"));
+		y += facts_lines(y, head, facts);
 	}
 	return y;
 }
 
-/* A narrow terminal gets narrower columns, and not those that can be done without (0). */
+/*
+ * Columns in their order from left to right. What there is room for is given by rank: 0 is always
+ * shown, others from 1 on as long as they fit; those of rank MORE only when asked for (key m), or
+ * when all fit. A column is as wide as its title and what stands in it.
+ */
+#define MORE 8
 static const struct column {
 	const char *title;
-	int wide, narrow;
+	char align;
+	int rank;
 } columns[] = {
-	{"id", 5, 3},	   {"target", -15, -10},   {"zone", 4, 4},	{"cpu", 4, 4},
-	{"count", 8, 7},   {"high", 8, 7},	   {"high_min", 8, 0},	{"high_max", 8, 0},
-	{"batch", 5, 5},   {"alloc_zone", 15, 11}, {"free_high", 9, 0}, {"contend%", 8, 8},
-	{"mode", -18, -8},
+	{"id", '>', 6},		 {"target", '<', 5},	   {"zone", '>', 7},
+	{"cpu", '>', 0},	 {"count", '>', 3},	   {"high", '>', 0},
+	{"high_min", '>', MORE}, {"high_max", '>', MORE},  {"batch", '>', 4},
+	{"alloc_zone", '>', 4},	 {"free_high", '>', MORE}, {"contend%", '>', 1},
+	{"mode", '<', 2},
 };
 #define N_COLUMNS (sizeof(columns) / sizeof(columns[0]))
-#define WIDE	  118
 
-/* What stands in column i; NULL: a number, in *ret. */
-static const char *cell(const struct status_row *r, size_t i, uint64_t *ret, char *buf, size_t n)
+/* What stands in column i; points into buf or the row. */
+static const char *cell(const struct status_row *r, size_t i, char *buf, size_t n)
 {
 	const uint64_t numbers[N_COLUMNS] = {r->target, 0,	 r->zone,     r->cpu,
 					     r->count,	r->high, r->high_min, r->high_max,
@@ -202,54 +235,81 @@ static const char *cell(const struct status_row *r, size_t i, uint64_t *ret, cha
 		return status_contend(r->contend, buf, n);
 	if (!strcmp(columns[i].title, "mode"))
 		return status_mode(r, buf, n);
-	*ret = numbers[i];
-	return NULL;
+	snprintf(buf, n, "%" PRIu64, numbers[i]);
+	return buf;
 }
 
-/* row NULL: the titles */
-static void table_line(const struct status_row *row, char *text, size_t size)
+/* Widths of all columns into width[]; then 0 for those that are not shown. */
+static void lay_out(const struct view *v, const struct status_row *rows, size_t n, int *width)
 {
+	int rank, total = -1, sum;
 	char buf[64];
-	const char *s;
-	uint64_t number = 0;
-	size_t i, at = 0;
+	size_t i, r;
 
-	for (i = 0; i < N_COLUMNS && at < size; i++) {
-		int w = COLS >= WIDE ? columns[i].wide : columns[i].narrow;
+	for (i = 0; i < N_COLUMNS; i++) {
+		width[i] = (int)strlen(columns[i].title);
+		for (r = 0; r < n; r++) {
+			int w = (int)strlen(cell(&rows[r], i, buf, sizeof(buf)));
 
-		if (!w)
-			continue;
-		s = row ? cell(row, i, &number, buf, sizeof(buf)) : columns[i].title;
-		if (s)
-			at += (size_t)snprintf(text + at, size - at, "%*.*s ", w,
-					       w < 0 && i + 1 < N_COLUMNS ? -w : 60, s);
+			width[i] = w > width[i] ? w : width[i];
+		}
+		total += width[i] + 1;
+	}
+	if (total <= COLS)
+		return;
+	/* asked for: they take the place of what else there is, but for the place itself */
+	for (rank = 0, total = -1; rank <= MORE; rank++) {
+		int which = !v->more || rank < 2 ? rank : rank == 2 ? MORE : rank - 1;
+
+		for (i = 0, sum = 0; i < N_COLUMNS; i++)
+			sum += columns[i].rank == which ? width[i] + 1 : 0;
+		if (which == 0 || (total + sum <= COLS && (which < MORE || v->more)))
+			total += sum;
 		else
-			at += (size_t)snprintf(text + at, size - at, "%*" PRIu64 " ", w, number);
+			for (i = 0; i < N_COLUMNS; i++)
+				width[i] = columns[i].rank == which ? 0 : width[i];
 	}
 }
 
-static void draw_row(const struct view *v, int y, const struct status_row *r)
+/* row NULL: the titles */
+static void table_line(const struct status_row *row, const int *width, char *text, size_t size)
 {
-	char text[256];
+	char buf[64];
+	size_t i, at = 0;
 
-	table_line(r, text, sizeof(text));
+	for (i = 0; i < N_COLUMNS && at < size; i++) {
+		if (width[i])
+			at += (size_t)snprintf(text + at, size - at, "%s%*s", at ? " " : "",
+					       columns[i].align == '<' ? -width[i] : width[i],
+					       row ? cell(row, i, buf, sizeof(buf))
+						   : columns[i].title);
+	}
+}
+
+static void draw_row(const struct view *v, int y, const struct status_row *r, const int *width)
+{
+	char text[512];
+
+	table_line(r, width, text, sizeof(text));
 	line(y, r->drift ? v->colour[0] : r->contend >= 1 ? v->colour[1] : 0, "%s", text);
 }
 
 static void draw_rows(struct view *v, int y)
 {
 	struct status_row *rows;
-	char titles[256];
+	char titles[512];
+	int width[N_COLUMNS];
 	size_t n = status_rows(v->status, &rows), i, room;
 
-	table_line(NULL, titles, sizeof(titles));
+	lay_out(v, rows, n, width);
+	table_line(NULL, width, titles, sizeof(titles));
 	line(y++, A_REVERSE, "%-*s", COLS, titles);
 	room = LINES > y ? (size_t)(LINES - y) : 0;
 	if (v->top + room > n)
 		v->top = n > room ? n - room : 0;
 	status_sort(rows, n, v->sort);
 	for (i = 0; i < room && v->top + i < n; i++)
-		draw_row(v, y + (int)i, &rows[v->top + i]);
+		draw_row(v, y + (int)i, &rows[v->top + i], width);
 	if (!n && room)
 		line(y, v->colour[2], "no CPU of a target was used yet");
 	free(rows);
@@ -263,8 +323,14 @@ static void draw_help(int y)
 		"Page keys    scroll by a screen; Home and End",
 		"p            sort by place: target, zone, CPU",
 		"c h b % a    sort by count, high, batch, contend%, alloc_zone",
+		"m            columns: the bounds of high and free_high first, or last",
 		"space        ask now",
 		"?            back",
+		"",
+		"mode locked  each CPU's lists have a lock of their own",
+		"shared       the lists of threads whose CPU has none",
+		"pinned       set by hand, until `pcptune unset`",
+		"DRIFT        somebody else changed limits that the daemon had set",
 	};
 	size_t i;
 
@@ -317,6 +383,8 @@ static bool key(struct view *v, int k, bool *ret_ask)
 		v->top = SIZE_MAX / 2;
 	else if (k == '?')
 		v->help = !v->help;
+	else if (k == 'm')
+		v->more = !v->more;
 	else if (k == ' ')
 		*ret_ask = true;
 	return k != 'q' && k != 'Q';

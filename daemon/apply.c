@@ -341,9 +341,9 @@ static uint64_t last_lease(struct target *t)
 	if (!n)
 		return 0;
 	journal_event(t->d->journal, t, "own-defaults",
-		      "%u CPUs go back to the defaults of the program, as what they had before the "
+		      "%u CPU%s back to the defaults of the program, as what they had before the "
 		      "first change is not known",
-		      n);
+		      n, n == 1 ? " goes" : "s go");
 	return 1; /* ns, a time long gone */
 }
 

@@ -245,10 +245,11 @@ static void attached(struct attach *a, struct target *t, int fd, bool again)
 	segreader_lease(t->sr,
 			clock_ns(CLOCK_MONOTONIC) + (uint64_t)d->config->lease_ms * 1000000u);
 	reply(a, fd, 0, t->id, "");
-	say(LOG_INFO, "target %llu %s (pid %lld, uid %u) %s: %u zones, %u CPUs, policy %s (%s)",
+	say(LOG_INFO,
+	    "target %llu %s (pid %lld, uid %u) %s: %u zone%s, %u CPU slots, policy %s (%s)",
 	    (unsigned long long)t->id, t->info.name, (long long)t->pid, t->uid,
-	    again ? "attached again" : "attached", t->info.n_zones, t->info.n_cpus,
-	    policy_desc(t->active.module)->name, t->active.why);
+	    again ? "attached again" : "attached", t->info.n_zones, t->info.n_zones == 1 ? "" : "s",
+	    t->info.n_cpus, policy_desc(t->active.module)->name, t->active.why);
 	if (!watch(a, t))
 		target_end(t, "the daemon has no memory");
 }

@@ -380,8 +380,8 @@ static bool any_meant(json_t *request, struct target *t, struct ctl_answer *a)
 		if (cpu_meant(request, t, i))
 			return true;
 	}
-	fail(a, "not-found", "target %llu has %u zones of CPUs 0 .. %u", (unsigned long long)t->id,
-	     t->info.n_zones, t->info.n_cpus - 1);
+	fail(a, "not-found", "target %llu has %u zone%s of CPUs 0 .. %u", (unsigned long long)t->id,
+	     t->info.n_zones, t->info.n_zones == 1 ? "" : "s", t->info.n_cpus - 1);
 	return false;
 }
 
@@ -506,7 +506,8 @@ static void run_unset(struct daemon *d, json_t *request, struct ctl_answer *a)
 	}
 	t->rest_until_us = 0;
 	if (changed)
-		journal_event(d->journal, t, "unset-by-operator", "%u CPUs", changed);
+		journal_event(d->journal, t, "unset-by-operator", "%u CPU%s", changed,
+			      changed == 1 ? "" : "s");
 	a->result = json_pack("{s:I}", "changed", (json_int_t)changed);
 }
 

@@ -133,6 +133,7 @@ static json_t *show_cpu(struct target *t, uint32_t i, const struct pcptune_cpu *
 	json_t *o = json_object();
 
 	put(o, "cpu", i % t->info.n_cpus);
+	json_object_set_new(o, "shared", json_boolean(i % t->info.n_cpus == t->info.n_cpus - 1));
 	put(o, "count", c->count);
 	put(o, "high", c->high);
 	put(o, "high_min", c->high_min);
@@ -232,6 +233,7 @@ static json_t *show_cpu_counters(struct target *t, uint32_t i)
 
 	target_cpu_total(t, i, &c);
 	put(o, "cpu", i % t->info.n_cpus);
+	json_object_set_new(o, "shared", json_boolean(i % t->info.n_cpus == t->info.n_cpus - 1));
 	put(o, "count", c.count);
 #define PCPTUNE_LIST(field, unit, line, para)  put(o, #field, c.field);
 #define PCPTUNE_ZCTR(field, unit, line, para)  put(o, #field, c.field);

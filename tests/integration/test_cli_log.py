@@ -37,15 +37,39 @@ def ids(db, *words):
 @test
 def log_prints_a_row_for_each_decision():
     lines = cli("log", "--db", mklog()).stdout.splitlines()
-    assert lines[0].split() == "id time target zone cpu policy change outcome reason".split()
+    assert lines[0].split() == "id time target zone cpu policy outcome change reason".split()
     assert re.match(r" +1  2026-11-30 10:00:00.300  1 page_fault1 +0 +0  contention +"
-                    r"high 378 -> 756 +applied +1.5 % of CPU time", lines[1]), lines[1]
-    assert re.search(r" 3 .*high 756 -> 1244 +written ", lines[3]), lines[3]
-    assert re.search(r" 4 .*operator +high 1244 -> 100 +superseded +set by hand", lines[4])
-    assert re.search(r" 5 .*2 sqlite3 +0 +2  static +batch 63 -> 31 +applied +fixed$", lines[5])
-    assert re.search(r" 6 .*ghost +high 378 -> 10 +drift +unheard-of \(0, -7\)$", lines[6])
+                    r"applied +high 378 -> 756 +1.5 % of CPU time", lines[1]), lines[1]
+    assert re.search(r" 3 .*written +high 756 -> 1244 ", lines[3]), lines[3]
+    assert re.search(r" 4 .*operator +superseded +high 1244 -> 100 +set by hand", lines[4])
+    assert re.search(r" 5 .*2 sqlite3 +0 +2  static +applied +batch 63 -> 31 +fixed$", lines[5])
+    assert re.search(r" 6 .*ghost +drift +high 378 -> 10 +unheard-of \(0, -7\)$", lines[6])
     columns = [l.index(w) for l, w in zip(lines[:3], ("outcome", "applied", "dry-run"))]
     assert len(set(columns)) == 1 and len(lines) == 8, lines
+    # the change stands beside the reason; to say it again would only make lines longer
+    assert not any(l.count("378 -> 756") > 1 for l in lines), lines
+
+
+@test
+def log_on_a_terminal_keeps_within_its_lines():
+    db = mklog()
+    wide = cli("log", "--db", db).stdout.split()
+    for cols, env in ((40, {}), (80, {}), (118, {}), (250, {}), (250, {"COLUMNS": "118"})):
+        s = Screen(PCPTUNE, "log", "--db", db, env={**ENV, "NO_COLOR": "1", **env}, rows=99,
+                   cols=cols)
+        assert s.end() == 0
+        lines = [l.rstrip() for l in s.raw.replace("\r", "").split("\n")]
+        most = int(env.get("COLUMNS", cols))
+        rows = [l for l in lines if re.match(r" +\d+  2026-", l)]
+        below = [l for l in lines if l.startswith(" " * 10) and l not in rows]
+        assert len(rows) == 7, lines
+        assert all(len(l) <= max(most, 93) for l in rows), (cols, rows)
+        assert all(len(l) <= most for l in below), (cols, below)
+        assert bool(below) == (most < 250), (cols, lines)
+        assert " ".join(lines).split() == wide, "no word is cut or lost"
+        if most >= 118:
+            at = {re.search(r"(high|batch) [^,]* -> ", l).start() for l in rows}
+            assert len(at) == 1, rows
 
 
 @test

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The table of commands against everything that is written about it, and wrong command lines."""
+import glob
+
 from harness import *
 from cli_fake import Fake
 
@@ -50,10 +52,52 @@ def every_generation_of_the_rules_is_named():
 
 
 @test
-def the_man_page_is_clean():
+def the_man_pages_are_clean():
     requires("mandoc")
-    r = run(["mandoc", "-Tlint", "-W", "warning", os.path.join(ROOT, "docs/pcptune.1")])
-    assert r.returncode == 0 and not r.stdout, r.stdout
+    pages = sorted(glob.glob(os.path.join(ROOT, "docs/*.[1-8]")))
+    assert len(pages) == 4, pages
+    for page in pages:
+        r = run(["mandoc", "-Tlint", "-W", "warning", page])
+        assert r.returncode == 0 and not r.stdout, r.stdout
+
+
+@test
+def the_man_pages_read_well_as_text():
+    requires("groff")
+    for page in sorted(glob.glob(os.path.join(ROOT, "docs/*.[1-8]"))):
+        r = run(["groff", "-mandoc", "-Tutf8", "-P-cbou", page])
+        assert r.returncode == 0 and not r.stderr, r
+        assert "BSD" not in r.stdout, "a name that groff puts there"
+        for wrong in ("\u2018\u2018", "\u2019\u2019", "((", "))"):
+            assert wrong not in r.stdout, (page, wrong, r.stdout.split(wrong)[0][-80:])
+
+
+@test
+def the_library_page_has_every_function_of_the_header():
+    declared = set(re.findall(r"\b(pcpa_\w+)\(", "\n".join(
+        l for l in read("include/pcpalloc.h").splitlines() if l.startswith("PCPA_API"))))
+    page = read("docs/pcpalloc.3")
+    assert declared == set(re.findall(r"^\.Nm (pcpa_\w+)", page, re.M)), declared
+    assert declared == set(re.findall(r"^\.Fn (pcpa_\w+)", page.split(".Sh DESCRIPTION")[0], re.M))
+    known = set(re.findall(r"^ \*   (PCP\w+)=", read("include/pcpalloc.h"), re.M))
+    listed = set(re.findall(r"PCP[AT]\w+", page.split(".Sh ENVIRONMENT")[1].split(".Sh ")[0]))
+    assert known | {"PCPALLOC_BATCH"} == listed, (known, listed)
+
+
+@test
+def the_example_of_the_library_page_runs():
+    requires("cc")
+    if VARIANT != "release":
+        skip("another runtime would be needed")
+    page = read("docs/pcpalloc.3").split(".Sh EXAMPLES")[1].split(".Sh ")[0]
+    d = tmp()
+    with open(os.path.join(d, "x.c"), "w") as f:
+        f.write(re.search(r"^\.Bd .*?\n(.*?)^\.Ed", page, re.M | re.S)[1])
+    r = run(["cc", "-Wall", "-Werror", "-I", os.path.join(ROOT, "include"), f"{d}/x.c", "-o",
+             f"{d}/x", "-L", os.path.join(B, "lib"), "-lpcpalloc",
+             f"-Wl,-rpath,{os.path.join(B, 'lib')}"])
+    assert r.returncode == 0, r
+    assert run([f"{d}/x"], env={"PCPTUNE_SOCKET": ""}).returncode == 0
 
 
 @test

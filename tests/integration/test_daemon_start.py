@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Starting, refusing to start, reloading and stopping of pcptuned."""
+import glob
+
 from daemon_fake import *
 
 
@@ -310,6 +312,15 @@ def a_user_without_a_run_directory_has_one_place_for_all_and_no_trap():
     os.chmod(place, 0o777)
     status, out, err = call(PCPTUNE, "targets")
     assert status == 1 and "trap" in err and not out, (status, out, err)
+    # nor is a log read or written there, and a program runs all the same
+    with open(place + "/pcptuned.db", "w"):
+        pass
+    status, out, err = call(PCPTUNE, "log")
+    assert status == 1 and "trap" in err and not out, (status, out, err)
+    os.remove(place + "/pcptuned.db")
+    status, out, err = call(PCPTUNE, "run", "--json", "-", "--", "true")
+    assert status == 0 and json.loads(out)["db"] is None, (status, out, err)
+    assert "trap" in json.loads(out)["log_error"] and not glob.glob(place + "/run-*"), (out, err)
     end_process(pf)
     end_process(p)
     for words in ([PCPTUNED, "--check"], [PCPTUNED, "--foreground"]):

@@ -336,6 +336,22 @@ def the_summary_says_no_more_than_there_was():
         assert (n == "1") == (word[-1] != "s"), r.stderr
 
 
+@test
+def a_program_with_a_sanitizer_runs_as_the_documentation_says():
+    requires_release()
+    requires("gcc")
+    exe = os.path.join(tmp(), "asan")
+    r = run(["gcc", "-fsanitize=address", "-x", "c", "-", "-o", exe], input="""
+        #include <stdlib.h>
+        int main(void) { char *volatile p = malloc(9000); p[0] = 1; free(p); return 0; }""")
+    if r.returncode:
+        skip("gcc has no AddressSanitizer")
+    r, s = tuned(exe)
+    assert r.returncode == 1 and "ASan runtime does not come first" in r.stderr, r
+    r, s = tuned(exe, env={"ASAN_OPTIONS": "verify_asan_link_order=0"})
+    assert r.returncode == 0 and s["malloc_calls"] >= 1, (r, s)
+
+
 def old_log(d, day, pid, age_days):
     path = f"{d}/run-202511{day:02}-101112-{pid}.db"
     for part in ("", "-wal", "-shm", ".lock"):

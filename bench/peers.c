@@ -1,0 +1,725 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * peers: one pattern of allocation, by one allocator, measured once.
+ *
+ * The allocator is the API of this project, a bare stack (bench/peers_stacks.h), or whatever malloc
+ * this process has: peers are loaded with LD_PRELOAD by bench/peers_run, which runs this program
+ * again and again, interleaved, and compares. What is counted is a pair of calls, one block taken
+ * and given back.
+ *
+ * Patterns of one thread run in the first thread of the process, as in a program without threads.
+ * Others start their threads, let each of them warm up, and wait for all of them at a barrier: no
+ * thread start, first touch or first refill is in the timing. The cost of a pair is CPU time that
+ * was there to be used: time x threads that can run at once / pairs. For the exchange between two
+ * threads it is the time a block. Each thread works until the time is over and ends its last unit.
+ *
+ * One JSON object goes to standard output. Exit status 0; 1 when the measurement failed (memory ran
+ * out, the allocator counted less than was asked of it); 2 when this subject is not to be had here,
+ * with the reason on standard error; 3 for wrong arguments.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <pcpalloc.h>
+
+#include "bench/peers_stacks.h"
+#include "bench/peers_patterns.h"
+
+/* ---- subjects ---- */
+
+ALWAYS_INLINE void *malloc_take(unsigned order)
+{
+	return malloc((size_t)PCPA_PAGE_SIZE << order);
+}
+
+ALWAYS_INLINE void malloc_give(void *p, unsigned order)
+{
+	(void)order;
+	free(p);
+}
+
+ALWAYS_INLINE void *aligned_take(unsigned order)
+{
+	return aligned_alloc(PCPA_PAGE_SIZE, (size_t)PCPA_PAGE_SIZE << order);
+}
+
+static char nothing[PCPA_PAGE_SIZE] __attribute__((aligned(PCPA_PAGE_SIZE)));
+
+ALWAYS_INLINE void *nothing_take(unsigned order)
+{
+	(void)order;
+	return nothing;
+}
+
+ALWAYS_INLINE void nothing_give(void *p, unsigned order)
+{
+	(void)p, (void)order;
+}
+
+SUBJECT(api, pcpa_alloc, pcpa_free);
+SUBJECT(plain, malloc_take, malloc_give);
+SUBJECT(aligned, aligned_take, malloc_give);
+SUBJECT(tls, tls_take, tls_give);
+SUBJECT(trylock, trylock_take, trylock_give);
+SUBJECT(rseq, rseq_take, rseq_give);
+SUBJECT(nothing, nothing_take, nothing_give);
+
+static const struct subject {
+	const char *name, *text;
+	const struct units *units;
+	bool allocator; /* pcpa_owns() may know its blocks */
+} subjects[] = {
+	{"pcpa", "pcpa_alloc() and pcpa_free()", &api_units, true},
+	{"malloc", "malloc() and free() of this process", &plain_units, true},
+	{"aligned", "aligned_alloc(4096, ...) and free() of this process", &aligned_units, true},
+	{"tls", "bare stack of the thread", &tls_units, false},
+	{"trylock", "bare stack of the CPU, lock word", &trylock_units, false},
+	{"rseq", "bare stack of the CPU, restartable sequences", &rseq_units, false},
+	{"nothing", "no allocation: what the frame costs", &nothing_units, false},
+};
+
+/* ---- patterns ---- */
+
+enum kind { PAIR, BURST, MIXED, EXCHANGE, LATENCY, RESIDENT };
+
+static const struct pattern {
+	const char *name, *text;
+	enum kind kind;
+	unsigned threads;
+	size_t n;
+	bool touch, fifo;
+} patterns[] = {
+	{"pair", "one page taken and given back", PAIR, 1, 1, false, false},
+	{"burst32", "burst of 32", BURST, 1, 32, false, false},
+	{"burst32-fifo", "burst of 32, FIFO", BURST, 1, 32, false, true},
+	{"burst256", "burst of 256", BURST, 1, 256, false, false},
+	{"burst256-fifo", "burst of 256, FIFO", BURST, 1, 256, false, true},
+	{"burst256-touch", "burst of 256, touched", BURST, 1, 256, true, false},
+	{"burst4096", "burst of 4096", BURST, 1, 4096, false, false},
+	{"burst4096-fifo", "burst of 4096, FIFO", BURST, 1, 4096, false, true},
+	{"burst4096-touch", "burst of 4096, touched", BURST, 1, 4096, true, false},
+	{"burst32768-touch", "burst of 32768, touched", BURST, 1, 32768, true, false},
+	{"exchange", "producer and consumer", EXCHANGE, 2, 1, false, false},
+	{"mixed", "orders 0 to 3 mixed", MIXED, 1, MIX_LIVE, false, false},
+	{"threads2", "2 threads, bursts of 256", BURST, 2, 256, false, false},
+	{"threads8", "8 threads, bursts of 256", BURST, 8, 256, false, false},
+	{"threads64", "64 threads, bursts of 256", BURST, 64, 256, false, false},
+	{"cycle128", "128 MiB cycle, touched, FIFO", BURST, 1, 32768, true, true},
+	{"latency64", "single calls, 64 threads", LATENCY, 64, 256, false, false},
+	{"resident", "memory after 128 MiB cycles", RESIDENT, 1, 32768, true, false},
+};
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static struct {
+	const struct pattern *pattern;
+	const struct subject *subject;
+	unsigned threads, high;
+	uint64_t warm_ns, time_ns;
+	double idle_s;
+} opt = {.warm_ns = 100000000, .time_ns = 250000000, .idle_s = 11};
+
+static struct {
+	struct worker *worker;
+	pthread_barrier_t warm, go;
+	uint64_t warm_until, start_ns, until;
+	unsigned cpus;
+} job;
+
+/* ---- one worker ---- */
+
+static void (*unit_of(const struct pattern *p, const struct units *u))(struct worker *w)
+{
+	switch (p->kind) {
+	case PAIR:
+		return u->pair;
+	case MIXED:
+		return u->mixed;
+	case EXCHANGE:
+		return u->exchange;
+	case LATENCY:
+		return u->latency;
+	default:
+		return u->burst[p->touch][p->fifo];
+	}
+}
+
+/*
+ * Two threads are put on two CPUs where there are two: left alone they often share one, above all
+ * when one wakes the other, and what is measured then is another pattern.
+ */
+static void settle_on_cpu(const struct worker *w)
+{
+	cpu_set_t all, one;
+	unsigned nth = w->index;
+
+	if (opt.threads != 2 || job.cpus < 2 || sched_getaffinity(0, sizeof(all), &all))
+		return;
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &all) && !nth--) {
+			CPU_SET(cpu, &one);
+			break;
+		}
+	sched_setaffinity(0, sizeof(one), &one); /* a failure shows in same_cpu_pct */
+}
+
+/* How often two threads shared a CPU all the same: counted by the first, once in a unit. */
+static void look_at_cpus(struct worker *w)
+{
+	int cpu = sched_getcpu();
+
+	atomic_store_explicit(&w->cpu, (unsigned)cpu, memory_order_relaxed);
+	if (opt.threads != 2 || w->index)
+		return;
+	w->cpu_looks++;
+	w->cpu_same += atomic_load_explicit(&w[1].cpu, memory_order_relaxed) == (unsigned)cpu;
+}
+
+static void work_until(struct worker *w, uint64_t until)
+{
+	void (*unit)(struct worker *) = unit_of(opt.pattern, opt.subject->units);
+	bool consumer = opt.pattern->kind == EXCHANGE && w->index;
+
+	do {
+		unit(w);
+		look_at_cpus(w);
+		if (consumer && atomic_load_explicit(&ring.closed, memory_order_acquire))
+			break;
+	} while (!w->failed && (consumer || now_ns() < until));
+}
+
+/* The producer closes the ring, so that the consumer ends with the last block. */
+static void stage(struct worker *w, uint64_t until)
+{
+	bool exchange = opt.pattern->kind == EXCHANGE;
+
+	work_until(w, until);
+	if (exchange && !w->index)
+		atomic_store_explicit(&ring.closed, true, memory_order_release);
+	if (exchange && w->index)
+		opt.subject->units->exchange(w);
+}
+
+static void *worker_main(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t warm_pairs;
+
+	settle_on_cpu(w);
+	stage(w, job.warm_until);
+	warm_pairs = w->pairs;
+	if (w->times)
+		memset(w->times, 0, sizeof(*w->times));
+	w->cpu_looks = w->cpu_same = 0;
+	if (opt.threads > 1) {
+		pthread_barrier_wait(&job.warm);
+		pthread_barrier_wait(&job.go);
+	}
+	stage(w, job.until);
+	w->end_ns = now_ns();
+	w->pairs -= warm_pairs;
+	if (opt.pattern->kind == MIXED)
+		opt.subject->units->mixed_end(w);
+	return NULL;
+}
+
+static bool workers_init(void)
+{
+	size_t bytes = opt.threads * sizeof(struct worker);
+
+	job.worker = reserve(bytes);
+	if (!job.worker)
+		return false;
+	for (unsigned i = 0; i < opt.threads; i++) {
+		struct worker *w = &job.worker[i];
+
+		w->index = i;
+		w->n = opt.pattern->n;
+		w->cpu = UINT32_MAX;
+		w->block = reserve(w->n * sizeof(void *) + MIX_LIVE);
+		if (opt.pattern->kind == LATENCY)
+			w->times = reserve(sizeof(*w->times));
+		if (!w->block || (opt.pattern->kind == LATENCY && !w->times))
+			return false;
+		memset(w->block, 0, w->n * sizeof(void *) + MIX_LIVE);
+	}
+	return true;
+}
+
+/* ---- the measurement ---- */
+
+struct outcome {
+	double seconds, cpu_s, ns, tick_ns;
+	uint64_t pairs, pages, faults, looks, same;
+	struct histogram *times;
+	bool failed;
+};
+
+static double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static uint64_t faults_now(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return (uint64_t)u.ru_minflt;
+}
+
+/* Between warm-up and measurement, while every worker waits. */
+static void begin(struct outcome *o)
+{
+	atomic_store_explicit(&ring.closed, false, memory_order_release);
+	o->faults = faults_now();
+	o->cpu_s = cpu_seconds();
+	job.start_ns = now_ns();
+	job.until = job.start_ns + opt.time_ns;
+}
+
+static bool run_threads(struct outcome *o)
+{
+	pthread_t *thread = calloc(opt.threads, sizeof(*thread));
+	unsigned i;
+
+	if (!thread)
+		return false;
+	pthread_barrier_init(&job.warm, NULL, opt.threads + 1);
+	pthread_barrier_init(&job.go, NULL, opt.threads + 1);
+	for (i = 0; i < opt.threads; i++)
+		if ((errno = pthread_create(&thread[i], NULL, worker_main, &job.worker[i]))) {
+			fprintf(stderr, "peers: thread %u of %u: %s\n", i, opt.threads,
+				strerror(errno));
+			exit(1); /* the others wait at the barrier */
+		}
+	pthread_barrier_wait(&job.warm);
+	begin(o);
+	pthread_barrier_wait(&job.go);
+	for (i = 0; i < opt.threads; i++)
+		pthread_join(thread[i], NULL);
+	free(thread);
+	return true;
+}
+
+/* One thread: the same in two steps, in this thread. */
+static void run_here(struct outcome *o)
+{
+	struct worker *w = job.worker;
+	uint64_t warm_pairs;
+
+	work_until(w, job.warm_until);
+	warm_pairs = w->pairs;
+	if (w->times)
+		memset(w->times, 0, sizeof(*w->times));
+	begin(o);
+	work_until(w, job.until);
+	w->end_ns = now_ns();
+	w->pairs -= warm_pairs;
+}
+
+/* Threads end at different times: their rates are added. */
+static void sum_up(struct outcome *o)
+{
+	unsigned at_once = opt.threads < job.cpus ? opt.threads : job.cpus;
+	double rate = 0;
+
+	if (opt.pattern->kind == EXCHANGE)
+		at_once = 1;
+	for (unsigned i = 0; i < opt.threads; i++) {
+		struct worker *w = &job.worker[i];
+		double s = (double)(w->end_ns - job.start_ns) / 1e9;
+
+		rate += (double)w->pairs / s;
+		o->pairs += w->pairs;
+		o->pages += w->pages;
+		o->looks += w->cpu_looks;
+		o->same += w->cpu_same;
+		o->failed |= w->failed;
+		o->seconds = s > o->seconds ? s : o->seconds;
+		if (w->times)
+			histogram_merge(o->times, w->times);
+	}
+	o->ns = rate > 0 ? at_once * 1e9 / rate : 0;
+}
+
+static bool measure(struct outcome *o)
+{
+	uint64_t t0 = now_ns(), c0 = ticks();
+
+	o->times = opt.pattern->kind == LATENCY ? reserve(sizeof(*o->times)) : NULL;
+	if (!workers_init() || (opt.pattern->kind == LATENCY && !o->times))
+		return false;
+	job.warm_until = t0 + opt.warm_ns;
+	if (opt.threads == 1)
+		run_here(o);
+	else if (!run_threads(o))
+		return false;
+	o->cpu_s = cpu_seconds() - o->cpu_s;
+	o->faults = faults_now() - o->faults;
+	sum_up(o);
+	o->tick_ns = (double)(now_ns() - t0) / (double)(ticks() - c0);
+	if (opt.threads == 1 && opt.pattern->kind == MIXED)
+		opt.subject->units->mixed_end(job.worker);
+	return true;
+}
+
+/* ---- memory ---- */
+
+struct memory {
+	uint64_t start, peak, freed, after; /* KiB resident */
+};
+
+/* One value of /proc/self/status in KiB; without a call of malloc, which would be a call. */
+static uint64_t status_kib(const char *key)
+{
+	char text[4096], *at;
+	int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return 0;
+	text[n] = 0;
+	at = strstr(text, key);
+	return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+}
+
+static void idle(double s)
+{
+	struct timespec t = {(time_t)s, (long)((s - (double)(time_t)s) * 1e9)};
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+static bool measure_memory(struct memory *m, struct outcome *o)
+{
+	if (!workers_init())
+		return false;
+	m->start = status_kib("VmRSS:");
+	job.warm_until = now_ns() + opt.warm_ns;
+	run_here(o);
+	m->freed = status_kib("VmRSS:");
+	m->peak = status_kib("VmHWM:");
+	idle(opt.idle_s);
+	m->after = status_kib("VmRSS:");
+	o->cpu_s = cpu_seconds() - o->cpu_s;
+	o->faults = faults_now() - o->faults;
+	sum_up(o);
+	return true;
+}
+
+/* ---- what ran ---- */
+
+/* Where this process has its malloc from: a library that was not found is only warned about. */
+static const char *malloc_library(void)
+{
+	void *fn = dlsym(RTLD_DEFAULT, "malloc");
+	Dl_info info;
+
+	return fn && dladdr(fn, &info) && info.dli_fname ? info.dli_fname : "";
+}
+
+/* Per cent of 256 blocks that begin at a page. */
+static double aligned_pct(void)
+{
+	void *block[256];
+	unsigned i, n = 0;
+
+	for (i = 0; i < 256; i++) {
+		block[i] = keep(malloc(PCPA_PAGE_SIZE));
+		n += block[i] && !((uintptr_t)block[i] % PCPA_PAGE_SIZE);
+	}
+	while (i--)
+		free(block[i]);
+	return 100.0 * n / 256;
+}
+
+/* Are the blocks of this subject ours? Then our counters must have seen them. */
+static bool blocks_are_ours(void)
+{
+	void *p;
+	bool ours;
+
+	if (!opt.subject->allocator)
+		return false;
+	p = opt.subject->units == &api_units ? pcpa_alloc(0) : keep(malloc(PCPA_PAGE_SIZE));
+	ours = pcpa_owns(p);
+	if (opt.subject->units == &api_units)
+		pcpa_free(p, 0);
+	else
+		free(p);
+	return ours;
+}
+
+static const char *mode_name(uint32_t mode)
+{
+	return mode == 1 ? "locked" : mode == 2 ? "rseq" : "off";
+}
+
+static void print_string(const char *key, const char *s)
+{
+	printf("\"%s\":\"", key);
+	for (; *s; s++)
+		printf(*s == '"' || *s == '\\' ? "\\%c" : (unsigned char)*s < 32 ? "?" : "%c", *s);
+	printf("\",");
+}
+
+static void print_times(const struct outcome *o)
+{
+	const struct histogram *h = o->times;
+
+	printf("\"latency_ns\":{\"calls\":%llu,\"p50\":%.1f,\"p99\":%.1f,\"p99.9\":%.1f,"
+	       "\"max\":%.0f},",
+	       (unsigned long long)h->total, histogram_quantile(h, 0.5) * o->tick_ns,
+	       histogram_quantile(h, 0.99) * o->tick_ns, histogram_quantile(h, 0.999) * o->tick_ns,
+	       (double)h->max * o->tick_ns);
+}
+
+static void print_memory(const struct memory *m)
+{
+	printf("\"resident_kib\":{\"start\":%llu,\"peak\":%llu,\"freed\":%llu,\"after\":%llu,"
+	       "\"idle_s\":%g},",
+	       (unsigned long long)m->start, (unsigned long long)m->peak,
+	       (unsigned long long)m->freed, (unsigned long long)m->after, opt.idle_s);
+}
+
+/* Our counters over the whole run, against what was asked for. */
+static bool print_counters(const struct pcpa_stats *before, const struct outcome *o)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+	uint64_t counted;
+
+	if (pcpa_get_stats(&s))
+		return false;
+	counted = s.alloc_pages - before->alloc_pages;
+	printf("\"counted_pages\":%llu,\"asked_pages\":%llu,\"mode\":\"%s\",\"attached\":%s,"
+	       "\"alloc_zone\":%llu,",
+	       (unsigned long long)counted, (unsigned long long)o->pages, mode_name(s.mode),
+	       s.attached ? "true" : "false",
+	       (unsigned long long)(s.alloc_zone - before->alloc_zone));
+	if (counted >= o->pages)
+		return true;
+	fprintf(stderr, "peers: %llu pages asked for, %llu counted\n", (unsigned long long)o->pages,
+		(unsigned long long)counted);
+	return false;
+}
+
+static void print_outcome(const struct outcome *o)
+{
+	double pairs = o->pairs ? (double)o->pairs : 1;
+
+	print_string("pattern", opt.pattern->name);
+	print_string("api", opt.subject->name);
+	print_string("malloc_from", malloc_library());
+	printf("\"threads\":%u,\"cpus\":%u,\"seconds\":%.6f,\"pairs\":%llu,"
+	       "\"cpu_ns\":%.4f,\"faults_per_1000\":%.3f,\"page_aligned_pct\":%.1f,",
+	       opt.threads, job.cpus, o->seconds, (unsigned long long)o->pairs,
+	       o->cpu_s * 1e9 / pairs, 1000.0 * (double)o->faults / pairs, aligned_pct());
+	if (o->looks)
+		printf("\"same_cpu_pct\":%.2f,", 100.0 * (double)o->same / (double)o->looks);
+	printf("\"ns\":%.4f}\n", o->ns);
+}
+
+/* ---- arguments ---- */
+
+static void list(void)
+{
+	printf("[");
+	for (size_t i = 0; i < COUNT(patterns); i++)
+		printf("%s{\"name\":\"%s\",\"text\":\"%s\",\"threads\":%u,\"blocks\":%zu,"
+		       "\"touched\":%s,\"order\":\"%s\"}",
+		       i ? ",\n " : "", patterns[i].name, patterns[i].text, patterns[i].threads,
+		       patterns[i].n, patterns[i].touch ? "true" : "false",
+		       patterns[i].kind == MIXED			  ? "random"
+		       : patterns[i].kind == EXCHANGE || patterns[i].fifo ? "fifo"
+									  : "lifo");
+	printf("]\n");
+}
+
+static void usage(FILE *out)
+{
+	fprintf(out, "usage: peers --pattern NAME --api NAME [options], or peers --list\n"
+		     "  -p, --pattern NAME\n");
+	for (size_t i = 0; i < COUNT(patterns); i++)
+		fprintf(out, "        %-17s %s\n", patterns[i].name, patterns[i].text);
+	fprintf(out, "  -a, --api NAME\n");
+	for (size_t i = 0; i < COUNT(subjects); i++)
+		fprintf(out, "        %-17s %s\n", subjects[i].name, subjects[i].text);
+	fprintf(out, "  -w, --warm MS     not measured, 0 to 600000 (100)\n"
+		     "  -t, --time MS     measured, 1 to 600000 (250)\n"
+		     "  -n, --threads N   other than the pattern's, 1 to 1024\n"
+		     "  -i, --idle S      pattern resident: how long nothing is done (11)\n"
+		     "  -H, --high PAGES  fixed high of our lists, 1 to 8388608\n"
+		     "  -l, --list        the patterns as JSON\n");
+}
+
+static bool number(const char *s, double lo, double hi, double *ret)
+{
+	char *end;
+	double v = strtod(s, &end);
+
+	if (end == s || *end || !(v >= lo && v <= hi)) {
+		fprintf(stderr, "peers: %s: expected a number from %g to %g\n", s, lo, hi);
+		return false;
+	}
+	*ret = v;
+	return true;
+}
+
+static bool choose(int c, const char *name)
+{
+	for (size_t i = 0; c == 'p' && i < COUNT(patterns); i++)
+		if (!strcmp(name, patterns[i].name)) {
+			opt.pattern = &patterns[i];
+			return true;
+		}
+	for (size_t i = 0; c == 'a' && i < COUNT(subjects); i++)
+		if (!strcmp(name, subjects[i].name)) {
+			opt.subject = &subjects[i];
+			return true;
+		}
+	fprintf(stderr, "peers: %s: no such %s, --help lists them\n", name,
+		c == 'p' ? "pattern" : "api");
+	return false;
+}
+
+static bool set_number(int c, const char *arg)
+{
+	double v = 0;
+
+	switch (c) {
+	case 'w':
+		if (!number(arg, 0, 600000, &v))
+			return false;
+		opt.warm_ns = (uint64_t)(v * 1e6);
+		return true;
+	case 't':
+		if (!number(arg, 1, 600000, &v))
+			return false;
+		opt.time_ns = (uint64_t)(v * 1e6);
+		return true;
+	case 'n':
+		if (!number(arg, 1, MOST_THREADS, &v))
+			return false;
+		opt.threads = (unsigned)v;
+		return true;
+	case 'H':
+		if (!number(arg, 1, 8388608, &v))
+			return false;
+		opt.high = (unsigned)v;
+		return true;
+	default:
+		return number(arg, 0, 3600, &opt.idle_s);
+	}
+}
+
+/* 0, or the exit status + 1 */
+static int parse(int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{"pattern", 1, NULL, 'p'}, {"api", 1, NULL, 'a'},     {"warm", 1, NULL, 'w'},
+		{"time", 1, NULL, 't'},	   {"threads", 1, NULL, 'n'}, {"idle", 1, NULL, 'i'},
+		{"high", 1, NULL, 'H'},	   {"list", 0, NULL, 'l'},    {"help", 0, NULL, 'h'},
+		{NULL, 0, NULL, 0},
+	};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "p:a:w:t:n:i:H:lh", longs, NULL)) != -1) {
+		if (c == 'l' || c == 'h') {
+			if (c == 'l')
+				list();
+			else
+				usage(stdout);
+			return 1;
+		}
+		if (c == '?') {
+			usage(stderr);
+			return 4;
+		}
+		if (!(c == 'p' || c == 'a' ? choose(c, optarg) : set_number(c, optarg)))
+			return 4;
+	}
+	if (!opt.pattern || !opt.subject || optind < argc) {
+		usage(stderr);
+		return 4;
+	}
+	if (!opt.threads)
+		opt.threads = opt.pattern->threads;
+	if ((opt.pattern->kind == EXCHANGE && opt.threads != 2) ||
+	    (opt.pattern->kind == RESIDENT && opt.threads != 1)) {
+		fprintf(stderr, "peers: pattern %s has %u threads\n", opt.pattern->name,
+			opt.pattern->threads);
+		return 4;
+	}
+	return 0;
+}
+
+/* 0, or the exit status */
+static int prepare(void)
+{
+	cpu_set_t set;
+
+	job.cpus = sched_getaffinity(0, sizeof(set), &set) ? (unsigned)get_nprocs()
+							   : (unsigned)CPU_COUNT(&set);
+	mix_init();
+	if (opt.subject->units == &rseq_units && rseq_missing()) {
+		fprintf(stderr, "peers: no bare stack with restartable sequences: %s\n",
+			rseq_missing());
+		return 2;
+	}
+	if (!opt.subject->allocator && !stacks_init()) {
+		fprintf(stderr, "peers: no address space for the bare stacks: %s\n",
+			strerror(errno));
+		return 1;
+	}
+	if (opt.high && (errno = -pcpa_set_limits(opt.high, opt.high, opt.high, 0))) {
+		fprintf(stderr, "peers: high %u: %s\n", opt.high, strerror(errno));
+		return 1;
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct pcpa_stats before = {.size = sizeof(before)};
+	struct outcome o = {0};
+	struct memory m = {0};
+	bool ours, resident, ok;
+	int e = parse(argc, argv);
+
+	if (e)
+		return e - 1;
+	e = prepare();
+	if (e)
+		return e;
+	ours = blocks_are_ours();
+	if (ours && pcpa_get_stats(&before))
+		return 1;
+	resident = opt.pattern->kind == RESIDENT;
+	if (!(resident ? measure_memory(&m, &o) : measure(&o)) || o.failed) {
+		fprintf(stderr, "peers: memory ran out\n");
+		return 1;
+	}
+	printf("{");
+	ok = !ours || print_counters(&before, &o);
+	if (resident)
+		print_memory(&m);
+	if (o.times)
+		print_times(&o);
+	print_outcome(&o);
+	return ok ? 0 : 1;
+}

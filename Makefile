@@ -164,10 +164,14 @@ DEPS := gcc make pkg-config libevent-dev libconfig-dev libsqlite3-dev libjansson
 	libcmocka-dev libncurses-dev sqlite3 python3
 DEPS_SANITIZE := clang libclang-rt-14-dev
 DEPS_TEST := redis-server redis-tools
+DEPS_BENCH := libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0 libtbbmalloc2
 deps:
 	@configs/install-deps $(DEPS)
 deps-check: deps
 	@configs/install-deps $(DEPS_TEST)
+# peers that can not be had are left out of the comparison, and named
+deps-bench: deps-bench
+	@for p in $(DEPS_BENCH); do configs/install-deps $$p || echo "bench: goes on without $$p" >&2; done
 deps-sanitize: deps-check
 	@configs/install-deps $(DEPS_SANITIZE)
 
@@ -183,13 +187,13 @@ check-sanitize: deps-sanitize
 	@B=build/asan VARIANT=asan python3 tests/run.py
 	@$(MAKE) --no-print-directory VARIANT=tsan all tests
 	@B=build/tsan VARIANT=tsan python3 tests/run.py
-bench: deps
+bench: deps-bench
 	@$(MAKE) --no-print-directory all
 	@B=$(B) bench/run
 fuzz: deps-sanitize
 	@$(MAKE) --no-print-directory fuzzers
 	@B=$(B) tests/fuzz/run
-.PHONY: deps deps-check deps-sanitize demo check check-sanitize bench fuzz
+.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench fuzz
 
 # ---- installing ----
 D = $(DESTDIR)

@@ -8,23 +8,33 @@ colour does not.
 import math
 from xml.sax.saxutils import escape
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 1000, 250, 30, 34, 96
+WIDTH, LEFT, RIGHT, ROW, TOP = 1000, 270, 50, 34, 96
 LEGEND_COLS, LEGEND_ROW = 6, 20
 
-# light, dark; chosen to keep their distance on both grounds
-COLOURS = [("#0b6bcb", "#5cb2ff"), ("#067a6f", "#35d0bf"), ("#7a3fc4", "#c39bff"),
-           ("#31539a", "#9db8f5"), ("#c2410c", "#ff9a5c"), ("#b3124c", "#ff7fa8"),
-           ("#8a6100", "#e8c14a"), ("#4d7c0f", "#a5d65a"), ("#6b4a2b", "#d0a77f"),
-           ("#5c6470", "#b4bcc8"), ("#5c6470", "#b4bcc8"), ("#5c6470", "#b4bcc8")]
+# (light, dark) by kind; chosen to keep their distance on both grounds
+COLOURS = {
+    "ours": [("#0b6bcb", "#5cb2ff"), ("#067a6f", "#35d0bf"), ("#7a3fc4", "#c39bff"),
+             ("#31539a", "#9db8f5")],
+    "peer": [("#c2410c", "#ff9a5c"), ("#b3124c", "#ff7fa8"), ("#8a6100", "#e8c14a"),
+             ("#4d7c0f", "#a5d65a"), ("#6b4a2b", "#d0a77f")],
+    "limit": [("#8b949e", "#6e7681"), ("#1b1f24", "#f0f6fc"), ("#59636e", "#a9b4bf")],
+}
 
 
-def style(n):
+def style(subjects):
+    """Class cN is the colour of subject N."""
+    pick, seen = [], {}
+    for s in subjects:
+        row = COLOURS[s["kind"]]
+        pick.append(row[seen.get(s["kind"], 0) % len(row)])
+        seen[s["kind"]] = seen.get(s["kind"], 0) + 1
+
     def rules(i):
-        return " ".join(f".c{k}{{color:{COLOURS[k % len(COLOURS)][i]}}}" for k in range(n))
+        return "".join(f".c{k}{{color:{c[i]}}}" for k, c in enumerate(pick))
     return ("<style>svg{background:#fff;color:#1b1f24;font:13px system-ui,sans-serif}"
-            ".grid{stroke:#d8dde3}.dim{fill:#59636e}text{fill:currentColor}" + rules(0) +
+            ".grid{stroke:#d8dde3}text{fill:currentColor}text.dim{fill:#59636e}" + rules(0) +
             "@media (prefers-color-scheme:dark){svg{background:#0d1117;color:#e6edf3}"
-            ".grid{stroke:#30363d}.dim{fill:#9aa4af}" + rules(1) + "}</style>")
+            ".grid{stroke:#30363d}text.dim{fill:#9aa4af}" + rules(1) + "}</style>")
 
 
 def mark(kind, x, y):
@@ -74,7 +84,7 @@ def chart(report):
 
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 30}" '
            'role="img" aria-label="Cost of a pair of calls by allocator and pattern">',
-           style(len(subjects)),
+           style(subjects),
            f'<text x="20" y="28" font-size="17" font-weight="600">One block taken and given back: '
            f'{"CPU time" if key == "cpu_ns" else "time"}, less is better</text>',
            f'<text class="dim" x="20" y="48">{escape(report["machine"]["date"])}, medians of '

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""bench/peers_run with tiny counts: the shape of its report, and that ratios follow from figures."""
+import statistics
+import xml.dom.minidom
+
+from harness import *
+
+PEERS = os.path.join(BENCH, "peers")
+RUN = os.path.join(ROOT, "bench/peers_run")
+TINY = ["--rounds", "3", "--time", "4", "--warm", "2", "--daemon-warm", "300", "--idle", "0.2"]
+SUBJECTS = "api,preload,tls,rseq,trylock,glibc,clock"
+
+
+def compare(*args, expect=0):
+    """A report by peers_run in a directory of its own, with the files beside it."""
+    out = tmp()
+    r = run([sys.executable, RUN, "--out", out, *TINY, *args], env={"B": B})
+    assert r.returncode == expect, r
+    files = {}
+    for name in ("bench.json", "bench.md", "bench.svg"):
+        with open(os.path.join(out, name)) as f:
+            files[name] = f.read()
+    return json.loads(files["bench.json"]), files, r
+
+
+def one(*args, env=None):
+    r = run([PEERS, *args], env={"PCPTUNE_SOCKET": "", **(env or {})})
+    assert r.returncode == 0, r
+    return json.loads(r.stdout)
+
+
+def is_spread(s):
+    return s["min"] <= s["median"] <= s["max"]
+
+
+@test
+def a_report_has_every_figure_and_its_ratios_follow_from_them():
+    requires_release()
+    rep, files, r = compare("--patterns", "pair,burst32,burst256,burst256-aligned,mixed,threads2",
+                            "--subjects", SUBJECTS)
+    assert [p["name"] for p in rep["patterns"]] == ["pair", "burst32", "burst256",
+                                                    "burst256-aligned", "mixed", "threads2"]
+    kinds = {s["name"]: s["kind"] for s in rep["subjects"]}
+    for p in rep["patterns"]:
+        res = p["results"]
+        assert set(res) >= {"api", "preload", "tls", "trylock", "glibc"}, p
+        assert "clock" not in res
+        for name, got in res.items():
+            assert len(got["values_ns"]) == 3 and is_spread(got["ns"]) and is_spread(got["cpu_ns"])
+            assert got["ns"]["median"] == round(statistics.median(got["values_ns"]), 4) > 0
+            assert got["ns"]["max"] == round(max(got["values_ns"]), 4)
+            if "rseq" in res:
+                want = got["ns"]["median"] / res["rseq"]["ns"]["median"]
+                assert abs(got["to_rseq"] - want) <= 1e-4 * max(1, want), (name, got)
+            want = got["ns"]["median"] / res[p["best_peer"]]["ns"]["median"]
+            assert abs(got["to_best_peer"] - want) <= 1e-4 * max(1, want), (name, got)
+        peers = [res[n]["ns"]["median"] for n in res if kinds[n] == "peer"]
+        assert set(p["ahead"]) == {"api", "preload"}
+        for ours, ahead in p["ahead"].items():
+            assert ahead == (res[ours]["ns"]["median"] < min(peers)), p
+    for ours, title in (("api", "our API"), ("preload", "our preload")):
+        n = sum(p["ahead"][ours] for p in rep["patterns"])
+        assert f"{title}: ahead of every peer in {n} of 6" in files["bench.md"], n
+        assert f"{title}: ahead of every peer in {n} of 6" in r.stdout
+    two = rep["patterns"][-1]["results"]["api"]["same_cpu_pct"]
+    assert is_spread(two)
+    if len(os.sched_getaffinity(0)) > 1:
+        assert two["max"] == 0, two
+    assert "load_before" in rep["machine"] and rep["settings"]["rounds"] == 3
+
+
+@test
+def the_chart_is_well_formed_and_has_a_mark_for_each_result():
+    requires_release()
+    rep, files, _ = compare("--patterns", "pair,burst32", "--subjects", "api,tls,glibc")
+    doc = xml.dom.minidom.parseString(files["bench.svg"])
+    titles = [t.firstChild.data for t in doc.getElementsByTagName("title")]
+    assert len(titles) == sum(len(p["results"]) for p in rep["patterns"]) == 6, titles
+    assert "prefers-color-scheme:dark" in files["bench.svg"]
+
+
+@test
+def latencies_and_memory_are_tables_of_their_own():
+    requires_release()
+    rep, files, _ = compare("--patterns", "latency64,resident", "--subjects", "api,glibc,clock",
+                            "--rounds", "1")
+    assert rep["patterns"] == []
+    lat, mem = rep["latency"], rep["resident"]
+    assert set(lat["results"]) == {"api", "glibc", "clock"} and set(mem["results"]) == {"api",
+                                                                                         "glibc"}
+    for r in lat["results"].values():
+        m = [r[q]["median"] for q in ("p50", "p99", "p99.9", "max")]
+        assert 0 < m[0] and m == sorted(m), r
+    assert lat["ahead_p99.9"] == {"api": lat["results"]["api"]["p99.9"]["median"] <
+                                  lat["results"]["glibc"]["p99.9"]["median"]}
+    for r in mem["results"].values():
+        assert r["start"] < r["peak"] and r["after"] <= r["peak"] and r["peak"] > 128 * 1024, r
+    assert "the clock alone" in files["bench.md"] and "after rest" in files["bench.md"]
+
+
+@test
+def a_peer_that_is_not_there_is_left_out_with_the_reason():
+    requires_release()
+    rep, files, r = compare("--patterns", "pair", "--lib-dir", tmp(), "--rounds", "1", "--subjects",
+                            "api,glibc,jemalloc,gperftools,mimalloc,tbbmalloc")
+    skipped = {s["name"]: s["skipped"] for s in rep["subjects"] if "skipped" in s}
+    assert set(skipped) == {"jemalloc", "gperftools", "mimalloc", "tbbmalloc"}, skipped
+    for s in rep["subjects"]:
+        if "skipped" in s:
+            assert f"(package {s['package']})" in s["skipped"], s
+            assert f"left out: {s['skipped']}" in files["bench.md"]
+    assert set(rep["patterns"][0]["results"]) == {"api", "glibc"}
+
+
+@test
+def the_api_is_measured_under_a_daemon_that_attached():
+    requires_release()
+    rep, _, _ = compare("--patterns", "burst256", "--subjects", "api,api-daemon,glibc", "--rounds",
+                        "1")
+    assert set(rep["patterns"][0]["results"]) == {"api", "api-daemon", "glibc"}
+
+
+@test
+def the_other_metric_is_compared_when_asked_for():
+    requires_release()
+    rep, files, _ = compare("--patterns", "pair", "--subjects", "api,rseq,glibc", "--metric", "cpu")
+    res = rep["patterns"][0]["results"]
+    want = res["api"]["cpu_ns"]["median"] / res["glibc"]["cpu_ns"]["median"]
+    assert abs(res["api"]["to_best_peer"] - want) <= 1e-4 * max(1, want)
+    assert "CPU time of the process" in files["bench.md"]
+
+
+@test
+def no_round_begins_that_the_budget_has_no_time_for():
+    requires_release()
+    rep, _, r = compare("--patterns", "pair", "--subjects", "tls", "--budget", "0")
+    assert rep["settings"]["rounds"] == 1 and "no time for round 2 of 3" in r.stderr, r
+
+
+@test
+def unknown_names_are_refused():
+    for option, what in (("--patterns", "pattern"), ("--subjects", "subject")):
+        r = run([sys.executable, RUN, "--out", tmp(), option, "pair,nonsense"], env={"B": B})
+        assert r.returncode == 1 and f"no such {what}: nonsense" in r.stderr, r
+    for args in (["--pattern", "nonsense"], ["--pattern", "pair"], ["--api", "pcpa"], ["--time", "0"],
+                 ["--pattern", "exchange", "--api", "tls", "--threads", "3"],
+                 ["--pattern", "pair", "--api", "tls", "more"], ["--nonsense"],
+                 ["--high", "1k"]):
+        r = run([PEERS, *args])
+        assert r.returncode == 3 and r.stderr and not r.stdout, (args, r)
+
+
+@test
+def every_page_that_was_asked_for_is_counted():
+    listed = json.loads(run([PEERS, "--list"]).stdout)
+    assert len(listed) >= 18
+    for p in listed:
+        if p["name"] in ("burst32768-touch", "cycle128"):
+            continue  # long under a sanitizer, and nothing new
+        got = one("--pattern", p["name"], "--api", "pcpa", "--time", "2", "--warm", "1", "--idle",
+                  "0")
+        assert got["counted_pages"] == got["asked_pages"] > 0, got
+        assert got["pairs"] > 0 and got["threads"] == p["threads"], got
+        assert got["mode"] in ("locked", "rseq") and got["attached"] is False
+
+
+@test
+def a_fixed_high_sends_bursts_to_the_zone():
+    small = one("--pattern", "burst256", "--api", "pcpa", "--high", "64", "--time", "20")
+    large = one("--pattern", "burst256", "--api", "pcpa", "--high", "1024", "--time", "20")
+    assert small["alloc_zone"] / small["asked_pages"] > 0.1, small
+    assert large["alloc_zone"] / large["asked_pages"] < 0.01, large
+
+
+@test
+def without_restartable_sequences_the_bare_stack_says_so():
+    r = run([PEERS, "--pattern", "pair", "--api", "rseq"],
+            env={"GLIBC_TUNABLES": "glibc.pthread.rseq=0"})
+    assert r.returncode == 2 and "restartable sequences" in r.stderr and not r.stdout, r
+
+
+main()

@@ -329,14 +329,17 @@ static void run_here(struct outcome *o)
 	w->pairs -= warm_pairs;
 }
 
+static unsigned at_once(void)
+{
+	return opt.threads < job.cpus ? opt.threads : job.cpus;
+}
+
 /* Threads end at different times: their rates are added. */
 static void sum_up(struct outcome *o)
 {
-	unsigned at_once = opt.threads < job.cpus ? opt.threads : job.cpus;
+	unsigned shared_by = opt.pattern->kind == EXCHANGE ? 1 : at_once();
 	double rate = 0;
 
-	if (opt.pattern->kind == EXCHANGE)
-		at_once = 1;
 	for (unsigned i = 0; i < opt.threads; i++) {
 		struct worker *w = &job.worker[i];
 		double s = (double)(w->end_ns - job.start_ns) / 1e9;
@@ -351,7 +354,7 @@ static void sum_up(struct outcome *o)
 		if (w->times)
 			histogram_merge(o->times, w->times);
 	}
-	o->ns = rate > 0 ? at_once * 1e9 / rate : 0;
+	o->ns = rate > 0 ? shared_by * 1e9 / rate : 0;
 }
 
 static bool measure(struct outcome *o)
@@ -526,9 +529,11 @@ static void print_outcome(const struct outcome *o)
 	print_string("api", opt.subject->name);
 	print_string("malloc_from", malloc_library());
 	printf("\"threads\":%u,\"cpus\":%u,\"seconds\":%.6f,\"pairs\":%llu,"
-	       "\"cpu_ns\":%.4f,\"faults_per_1000\":%.3f,\"page_aligned_pct\":%.1f,",
+	       "\"cpu_share\":%.4f,\"cpu_ns\":%.4f,\"faults_per_1000\":%.3f,\"page_aligned_pct\":%."
+	       "1f,",
 	       opt.threads, job.cpus, o->seconds, (unsigned long long)o->pairs,
-	       o->cpu_s * 1e9 / pairs, 1000.0 * (double)o->faults / pairs, aligned_pct());
+	       o->seconds > 0 ? o->cpu_s / (o->seconds * at_once()) : 0, o->cpu_s * 1e9 / pairs,
+	       1000.0 * (double)o->faults / pairs, aligned_pct());
 	if (o->looks)
 		printf("\"same_cpu_pct\":%.2f,", 100.0 * (double)o->same / (double)o->looks);
 	printf("\"ns\":%.4f}\n", o->ns);

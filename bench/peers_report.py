@@ -77,7 +77,8 @@ def ratio(a, b):
 
 
 def result(rows):
-    r = {key: spread([row[key] for row in rows]) for key in ("ns", "cpu_ns", "faults_per_1000")}
+    r = {key: spread([row[key] for row in rows]) for key in ("ns", "cpu_ns", "cpu_share",
+                                                        "faults_per_1000")}
     r["values_ns"] = [row["ns"] for row in rows]
     if any("same_cpu_pct" in row for row in rows):
         r["same_cpu_pct"] = spread([row.get("same_cpu_pct", 0) for row in rows])
@@ -290,6 +291,18 @@ def same_cpu(report):
     return "; ".join(rows)
 
 
+def share_line(report):
+    """How much of the CPU time that was there the bare stacks, which never wait, really got."""
+    limits = {s["name"] for s in report["subjects"] if s["kind"] == "limit"}
+    got = [r["cpu_share"][k] for p in report["patterns"] for n, r in p["results"].items()
+           if n in limits for k in ("median", "min")]
+    if not got:
+        return ""
+    return (f"The bare stacks, which never wait, got {100 * statistics.median(got[::2]):.0f} % of "
+            f"the CPU time (median; least {100 * min(got[1::2]):.0f} %): the rest went to others on "
+            "this machine, and times are longer by about as much.")
+
+
 def machine_line(report):
     m = report["machine"]
     kind = "virtual machine" if m["virtual"] else "machine"
@@ -306,7 +319,7 @@ def settings_line(report):
 
 
 def text(report):
-    lines = [machine_line(report), settings_line(report)]
+    lines = [machine_line(report), settings_line(report), share_line(report)]
     for head, words, body in sections(report):
         lines += ["", f"{head}", ""] + ([words, ""] if words else []) + [body]
     if same_cpu(report):
@@ -353,6 +366,8 @@ Absolute figures are of this machine: compare ratios.
 
 def markdown(report):
     lines = [HOW, "## This run", "", machine_line(report), "", settings_line(report)]
+    if share_line(report):
+        lines += ["", share_line(report)]
     if same_cpu(report):
         lines += ["", f"Two threads on one CPU: {same_cpu(report)}."]
     if failures(report):

@@ -170,7 +170,7 @@ deps:
 deps-check: deps
 	@configs/install-deps $(DEPS_TEST)
 # peers that can not be had are left out of the comparison, and named
-deps-bench: deps-bench
+deps-bench: deps
 	@configs/install-deps $(DEPS_BENCH) || for p in $(DEPS_BENCH); do \
 		configs/install-deps $$p || echo "bench: goes on without $$p" >&2; done
 deps-sanitize: deps-check

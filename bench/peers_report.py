@@ -264,7 +264,7 @@ def failures(report):
 def sections(report):
     """(heading, text, table) in order."""
     what = ("CPU time of the process, ns a pair" if report["settings"]["metric"] == "cpu"
-            else "ns a pair")
+            else "nanoseconds a pair")
     out = [(f"{what[0].upper()}{what[1:]}, medians", None, medians(report)),
            ("Ahead of every peer?", None, verdicts(report))] if report["patterns"] else []
     if "latency" in report:

@@ -15,6 +15,7 @@ import time
 import peers_svg
 
 QUANTILES = ["p50", "p99", "p99.9", "max"]
+METRICS = {"ns": "Time, ns a pair", "cpu_ns": "CPU time of the process, ns a pair"}
 APART = ("latency64", "resident")  # patterns with tables of their own
 
 
@@ -193,8 +194,8 @@ def main_table(report, cell):
                                  else "-" for s in cols] for p in general])
 
 
-def medians(report):
-    return main_table(report, lambda r: figure(r[metric_of(report)]["median"]))
+def medians(report, key):
+    return main_table(report, lambda r: figure(r[key]["median"]))
 
 
 def spreads(report):
@@ -263,13 +264,17 @@ def failures(report):
 
 def sections(report):
     """(heading, text, table) in order."""
-    what = ("CPU time of the process, ns a pair" if report["settings"]["metric"] == "cpu"
-            else "nanoseconds a pair")
-    out = [(f"{what[0].upper()}{what[1:]}, medians", None, medians(report)),
-           ("Ahead of every peer?", None, verdicts(report))] if report["patterns"] else []
+    key = metric_of(report)
+    other = "ns" if key == "cpu_ns" else "cpu_ns"
+    out = [(f"{METRICS[key]}, medians", None, medians(report, key)),
+           ("Ahead of every peer?", f"Compared is: {METRICS[key]}.", verdicts(report)),
+           (f"{METRICS[other]}, medians", None, medians(report, other))] \
+        if report["patterns"] else []
     if "latency" in report:
         out.append(("Single calls, 64 threads", "The row \"the clock alone\" is what reading the "
-                    "clock twice costs; it is in every other row, too.", latencies(report)))
+                    "clock twice costs; it is in every other row, too. The greatest values are those "
+                    "of the scheduler: a thread that lost its CPU within a call.",
+                    latencies(report)))
     if "resident" in report:
         idle = report["settings"]["idle"]
         out.append(("Memory", f"Bursts of 128 MiB, every page touched, all freed, then {idle:g} s "
@@ -350,7 +355,11 @@ Absolute figures are of this machine: compare ratios.
   programs do; the pattern with `aligned_alloc(4096, 4096)` asks peers for what our API always gives.
   Every peer here has that call. The last table says whose plain blocks begin at a page anyway.
 - Time is CPU time that was there to be used: time x threads that can run at once / pairs; for
-  producer and consumer the time from block to block. `bench.json` has the CPU time used, too.
+  producer and consumer the time from block to block. CPU time is what all threads of the process
+  really used: steadier where others use the machine, blind to waiting. `--metric` chooses which is
+  compared.
+- Producer and consumer hand blocks over through a ring of 1024 places. "Orders 0 to 3 mixed" keeps
+  256 live blocks and replaces them in a fixed random order.
 - The calls of the API go through the dynamic linker like those of malloc. The bare stacks are
   inlined: limits, not allocators. Counters and statistics of ours are on in every run, and each run
   fails when they count less than was asked for.

@@ -129,7 +129,7 @@ def the_other_metric_is_compared_when_asked_for():
     res = rep["patterns"][0]["results"]
     want = res["api"]["cpu_ns"]["median"] / res["glibc"]["cpu_ns"]["median"]
     assert abs(res["api"]["to_best_peer"] - want) <= 1e-4 * max(1, want)
-    assert "CPU time of the process" in files["bench.md"]
+    assert "Compared is: CPU time of the process" in files["bench.md"]
 
 
 @test

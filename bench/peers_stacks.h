@@ -26,8 +26,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#include <sys/rseq.h>
 #include <sys/sysinfo.h>
+#if __has_include(<sys/rseq.h>)
+#include <sys/rseq.h>
+#define RSEQ_SIZE   __rseq_size
+#define RSEQ_OFFSET __rseq_offset
+#else /* before glibc 2.35 */
+#define RSEQ_SIZE   0
+#define RSEQ_OFFSET ((ptrdiff_t)0)
+#endif
 
 #define STACK_ORDERS 4u
 #define STACK_CAP    40960u
@@ -168,10 +175,10 @@ ALWAYS_INLINE void tls_give(void *p, unsigned order)
 /* The CPU of now; from the registered area where there is one, which is cheaper than the call. */
 ALWAYS_INLINE unsigned this_cpu(void)
 {
-	if (__rseq_size) {
+	if (RSEQ_SIZE) {
 		const char *self = __builtin_thread_pointer();
 
-		return *(const volatile uint32_t *)(self + __rseq_offset);
+		return *(const volatile uint32_t *)(self + RSEQ_OFFSET);
 	}
 	return (unsigned)sched_getcpu();
 }
@@ -221,7 +228,7 @@ static const char *rseq_missing(void)
 #ifndef __x86_64__
 	return "the sections are written for x86-64 only";
 #else
-	return __rseq_size ? NULL : "the C library has not registered restartable sequences";
+	return RSEQ_SIZE ? NULL : "the C library has not registered restartable sequences";
 #endif
 }
 
@@ -259,7 +266,7 @@ ALWAYS_INLINE bool rseq_push(void *p, unsigned order)
 				"movq %%rcx, (%%rax)\n"
 				"2:\n"
 		     :
-		     : [area] "r"(__rseq_offset), [base] "r"(cpu_stacks[order]),
+		     : [area] "r"(RSEQ_OFFSET), [base] "r"(cpu_stacks[order]),
 		       [shift] "i"(STACK_SHIFT), [cap] "i"(STACK_CAP), [p] "r"(p)
 		     : "rax", "rcx", "memory", "cc"
 		     : full);
@@ -280,7 +287,7 @@ ALWAYS_INLINE void *rseq_pop(unsigned order)
 			   "movq %%rcx, (%%rax)\n"
 			   "2:\n"
 		: [p] "=&r"(p)
-		: [area] "r"(__rseq_offset), [base] "r"(cpu_stacks[order]), [shift] "i"(STACK_SHIFT)
+		: [area] "r"(RSEQ_OFFSET), [base] "r"(cpu_stacks[order]), [shift] "i"(STACK_SHIFT)
 		: "rax", "rcx", "memory", "cc"
 		: empty);
 	return p;

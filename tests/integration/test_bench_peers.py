@@ -179,6 +179,31 @@ def every_page_that_was_asked_for_is_counted():
 
 
 @test
+def the_compiler_removes_no_pair_of_malloc_and_free():
+    requires_release()
+    for p in ("pair", "burst32", "mixed", "threads2"):
+        got = one("--pattern", p, "--api", "malloc", "--time", "5", env={"LD_PRELOAD": PRELOAD})
+        assert got["malloc_from"] == PRELOAD and got["counted_pages"] >= got["asked_pages"] > 0, got
+
+
+@test
+def memory_that_runs_out_is_a_failure_not_a_figure():
+    requires_release()
+    r = run(["sh", "-c", 'ulimit -v 90000; exec "$0" --pattern cycle128 --api malloc', PEERS])
+    assert r.returncode == 1 and "memory ran out" in r.stderr and not r.stdout, r
+
+
+@test
+def what_does_not_end_in_time_is_told_and_a_report_written_all_the_same():
+    requires_release()
+    rep, files, r = compare("--patterns", "burst256", "--subjects", "api,tls", "--time", "3000",
+                            "--timeout", "1", "--idle", "0", expect=1)
+    assert "peers_run: api" in r.stderr and "not done within 1 s" in r.stderr, r
+    assert rep["patterns"][0]["results"] == {} and "not done within 1 s" in files["bench.md"]
+    xml.dom.minidom.parseString(files["bench.svg"])
+
+
+@test
 def a_fixed_high_sends_bursts_to_the_zone():
     small = one("--pattern", "burst256", "--api", "pcpa", "--high", "64", "--time", "20")
     large = one("--pattern", "burst256", "--api", "pcpa", "--high", "1024", "--time", "20")

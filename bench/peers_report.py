@@ -319,7 +319,8 @@ def machine_line(report):
 
 def settings_line(report):
     s = report["settings"]
-    return (f"{s['rounds']} rounds, {s['time']:g} ms each after {s['warm']:g} ms of warm-up "
+    by = f"`{s['command']}`: " if s.get("command") else ""
+    return (f"{by}{s['rounds']} rounds, {s['time']:g} ms each after {s['warm']:g} ms of warm-up "
             f"({s['daemon_warm']:g} ms with a daemon), {report['machine']['seconds']} s in all.")
 
 

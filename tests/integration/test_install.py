@@ -89,7 +89,7 @@ def what_is_installed_runs_and_what_was_installed_goes():
     assert r.returncode == 0 and "policy contention" in r.stdout, r
     r = run([d + "/usr/bin/pcptune", "run", "--db", d + "/run.db", "--", "sh", "-c", "exit 7"],
             env={"PCPTUNE_POLICY_PATH": ""})
-    assert r.returncode == 7 and "pages allocated" in r.stderr, r
+    assert r.returncode == 7 and "page-grain request" in r.stderr, r
     with open(d + "/usr/lib/systemd/system/pcptuned.service") as f:
         assert "ExecStart=/usr/bin/pcptuned\n" in f.read()
     with open(d + "/etc/pcptune/pcptuned.conf", "a") as f:

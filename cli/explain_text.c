@@ -296,7 +296,8 @@ static void print_neighbour(const char *which, const struct neighbour *n)
 	printf("  %s  %" PRId64 "  %s  %s (%s)\n            %s\n", which, n->d.id,
 	       text_time(n->d.t.wall_us, time, sizeof(time)),
 	       cli_limits_diff(&n->d.old, &n->d.clamped, diff, sizeof(diff)),
-	       log_outcome_name(n->d.outcome), cli_reason(&n->d, &n->a, reason, sizeof(reason)));
+	       log_outcome_name(n->d.outcome),
+	       cli_reason_short(&n->d, &n->a, reason, sizeof(reason)));
 }
 
 static void print_check(const struct story *s)

@@ -209,6 +209,7 @@ def explain_tells_everything():
                 r"before +none", r"next +3 .*high 756 -> 1244"):
         assert re.search(row, out), (row, out)
     assert "cut" not in out, "nothing was clamped"
+    assert out.count("756 -> 1244") == 1, "a change is said once"
 
 
 @test

@@ -27,9 +27,10 @@
  *
  * Signals. pcpa_alloc() and pcpa_free() may be called from a signal handler, also when it
  * interrupted one of them. An allocation may then fail (NULL, errno EAGAIN) where it would have to
- * wait for a lock that the interrupted thread holds; a free always succeeds (it is put off). The
- * first allocation of a process starts a thread, which no handler may do: allocate once before
- * such handlers can run. The same holds for the first allocation in the child of a fork.
+ * wait for a lock that the interrupted thread holds; a free always succeeds (it is put off). An
+ * allocation that starts the agent thread (PCPALLOC_AGENT) must not be one of a handler: where
+ * handlers allocate, set it to 1 and allocate once before they can run, or to 0. The same holds
+ * for the first allocation in the child of a fork.
  *
  * Fork. The child keeps every block that was allocated, and all lists, as its own copies. It drops
  * the segment, the socket and the agent thread of the parent and starts its own at its next

@@ -182,6 +182,7 @@ static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 			pcpa_pcp_tick(z, b);
 		pcpa_pcp_unlock(b);
 	}
+	pcpa_pcp_report(z);
 	l->watch |= pcpa_pcp_pages(b) != 0;
 }
 

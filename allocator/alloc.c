@@ -65,6 +65,49 @@ int pcpa_owns(const void *address)
 	return __atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE) && pcpa_heap_zone_of(address);
 }
 
+/* ---- the fast path ---- */
+
+/*
+ * One section, and what must be asked before. Whatever is unusual (not set up, locked mode, a
+ * list that is empty or full, an abort, a wrong address) is left to the slow path, which asks all
+ * again.
+ */
+static inline void *fast_alloc(unsigned order)
+{
+	const struct pcpa_fast *f = &pcpa_fast;
+	uint32_t cpu = pcpa_fast_cpu();
+	unsigned list = pcpa_list_of(order);
+	struct pcptune_cpu_block *b;
+	enum pcpa_section how;
+
+	if (__builtin_expect(cpu >= pcpa_fast_cpus() || list == PCPA_NO_LIST, 0))
+		return NULL;
+	b = f->zone[0].blocks + cpu;
+	if (f->n_zones > 1)
+		b = f->zone[f->home[cpu]].blocks + cpu;
+	return pcpa_section_pop(b, list, cpu, &how);
+}
+
+static inline bool fast_free(void *block, unsigned order)
+{
+	const struct pcpa_fast *f = &pcpa_fast;
+	const struct pcpa_span *zone = f->zone;
+	uint32_t cpu = pcpa_fast_cpu();
+	unsigned list = pcpa_list_of(order);
+	uintptr_t at;
+
+	if (__builtin_expect(cpu >= pcpa_fast_cpus() || list == PCPA_NO_LIST, 0))
+		return false;
+	while ((at = (uintptr_t)block - zone->base) >= zone->bytes)
+		if (++zone == f->zone + f->n_zones)
+			return false;
+	if (at & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1))
+		return false;
+	if (pcpa_get(&zone->pages[at >> PCPTUNE_PAGE_SHIFT].tag) != pcpa_tag(PCPA_IN_USE, order))
+		return false;
+	return pcpa_section_push(zone->blocks + cpu, list, order, cpu, block) == PCPA_SECTION_DONE;
+}
+
 /* ---- allocation ---- */
 
 /* Empties the lists of every CPU into the zones; those that are locked are left alone. */
@@ -79,6 +122,7 @@ static void reclaim_lists(void)
 			pcpa_pcp_drain(&pcpa_heap.zones[zone], b, 0, ALL_PAGES, PCPA_DRAIN_FULL,
 				       PCPA_PATH_ALLOC);
 			pcpa_pcp_unlock(b);
+			pcpa_pcp_report(&pcpa_heap.zones[zone]);
 		}
 }
 
@@ -159,9 +203,17 @@ static bool ready_to_alloc(unsigned order)
 	return false;
 }
 
-void *pcpa_alloc(unsigned order)
+/* Apart from the fast path, so that that saves no register. */
+static __attribute__((noinline)) void *alloc_slow(unsigned order)
 {
 	return ready_to_alloc(order) ? alloc_block(order) : NULL;
+}
+
+void *pcpa_alloc(unsigned order)
+{
+	void *block = fast_alloc(order);
+
+	return __builtin_expect(block != NULL, 1) ? block : alloc_slow(order);
 }
 
 size_t pcpa_alloc_bulk(unsigned order, size_t n, void **blocks)
@@ -229,7 +281,7 @@ static inline bool must_put_off(void)
 	return pcpa_get(&pcpa_heap.ready) == PCPA_FORKING && pcpa_in_zone;
 }
 
-static inline void free_block(void *block, unsigned order, const void *caller)
+static __attribute__((noinline)) void free_block(void *block, unsigned order, const void *caller)
 {
 	struct pcpa_zone *z;
 	int saved = errno;
@@ -246,6 +298,8 @@ static inline void free_block(void *block, unsigned order, const void *caller)
 
 void pcpa_free(void *block, unsigned order)
 {
+	if (__builtin_expect(fast_free(block, order), 1))
+		return;
 	free_block(block, order, CALLER);
 }
 
@@ -426,7 +480,8 @@ int pcpa_get_stats(struct pcpa_stats *stats)
 /* One zone, every lock held. */
 static const char *audit_zone(struct pcpa_zone *z, uint32_t mark)
 {
-	uint64_t in_use, listed, held = 0, net = z->gauges->inherited_in_use;
+	/* blocks on lists that sections serve are tagged as in use */
+	uint64_t in_use, listed, held = 0, untagged = 0, net = z->gauges->inherited_in_use;
 	uint64_t zone_net = net + z->gauges->inherited_held;
 	const char *what = pcpa_zone_check(z, &in_use, &listed);
 
@@ -439,10 +494,13 @@ static const char *audit_zone(struct pcpa_zone *z, uint32_t mark)
 		net += allocated - freed;
 		zone_net += b->zctr.alloc_zone - b->zctr.free_zone;
 		held += pcpa_pcp_pages(b);
+		if (pcpa_by_sections(b))
+			untagged += pcpa_pcp_pages(b);
 	}
 	if (what)
 		return what;
-	if (listed != held)
+	in_use -= untagged;
+	if (listed + untagged != held)
 		return "blocks marked as listed are on no list";
 	if (net != in_use)
 		return "allocated - freed is not the pages in use";
@@ -481,6 +539,7 @@ static void for_each_cpu(void (*f)(struct pcpa_zone *z, struct pcptune_cpu_block
 			pcpa_pcp_lock(b);
 			f(&pcpa_heap.zones[i], b, p);
 			pcpa_pcp_unlock(b);
+			pcpa_pcp_report(&pcpa_heap.zones[i]);
 		}
 }
 

@@ -15,6 +15,7 @@
 
 #include "allocator/heap.h"
 #include "allocator/limits.h"
+#include "allocator/rseq.h"
 
 static _Thread_local uint32_t virtual_slot __attribute__((tls_model("initial-exec")));
 static uint32_t next_virtual;
@@ -74,7 +75,8 @@ uint32_t pcpa_cpu_slot(void)
 
 	if (pcpa_heap.n_virtual)
 		return slot_virtual();
-	cpu = (uint32_t)sched_getcpu();
+	/* without a registration of its own a thread must not use what sections use */
+	cpu = pcpa_fast_cpus() ? pcpa_fast_cpu() : (uint32_t)sched_getcpu();
 	if (__builtin_expect(cpu < pcpa_heap.n_slots - 1, 1))
 		return cpu;
 	pcpa_proc_add(&pcpa_heap.proc->shared_slot_calls, 1);

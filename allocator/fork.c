@@ -29,9 +29,7 @@ static bool took_all;
 
 void pcpa_lock_all(void)
 {
-	for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
-		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++)
-			pcpa_pcp_lock(pcpa_cpu_block(zone, slot));
+	pcpa_pcp_lock_all();
 	pcpa_in_zone++;
 	for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
 		pcpa_lock_take(&pcpa_heap.zones[zone].lock);
@@ -43,9 +41,7 @@ void pcpa_unlock_all(void)
 		pcpa_zone_publish(&pcpa_heap.zones[zone]);
 		pcpa_lock_release(&pcpa_heap.zones[zone].lock);
 	}
-	for (uint32_t zone = pcpa_heap.n_zones; zone-- > 0;)
-		for (uint32_t slot = pcpa_heap.n_slots; slot-- > 0;)
-			pcpa_pcp_unlock(pcpa_cpu_block(zone, slot));
+	pcpa_pcp_unlock_all();
 	if (!--pcpa_in_zone)
 		pcpa_deferred_flush();
 }
@@ -66,6 +62,7 @@ static void before(void)
 	pcpa_lock_all();
 	/* handlers of others that run from here on, in the child before ours even, keep out */
 	__atomic_store_n(&pcpa_heap.ready, PCPA_FORKING, __ATOMIC_RELEASE);
+	pcpa_rseq_pause();
 	pcpa_segment_snapshot();
 }
 
@@ -75,6 +72,7 @@ static void release(void)
 	sigset_t old = old_mask;
 
 	if (took_all) {
+		pcpa_rseq_resume();
 		__atomic_store_n(&pcpa_heap.ready, 1, __ATOMIC_RELEASE);
 		pcpa_unlock_all();
 		pcpa_agent_unlock();
@@ -101,6 +99,7 @@ static void after_in_child(void)
 		for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
 			pcpa_lock_forget_waiters(&pcpa_heap.zones[zone].lock);
 		pcpa_agent_forget();
+		pcpa_rseq_renew();
 		pcpa_segment_renew();
 	}
 	release();

@@ -17,6 +17,7 @@
 #include "allocator/fork.h"
 #include "allocator/heap.h"
 #include "allocator/limits.h"
+#include "allocator/rseq.h"
 
 #define ZONES_OPTION_MAX 8u
 #define CPUS_OPTION_MAX	 4096u
@@ -207,7 +208,10 @@ static int set_up(void)
 	if (error)
 		return error;
 	first_gauges(nodes);
-	return pcpa_fork_register();
+	error = pcpa_fork_register();
+	if (!error)
+		pcpa_rseq_start();
+	return error;
 }
 
 int pcpa_heap_start(void)

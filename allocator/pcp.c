@@ -15,18 +15,9 @@
 #include <errno.h>
 #include <sys/mman.h>
 
-#include <pcptune/rules.h>
-
 #include "allocator/deferred.h"
-#include "allocator/pcp.h"
+#include "allocator/pcp_private.h"
 
-static const uint8_t list_orders[PCPTUNE_N_LISTS] = PCPTUNE_LIST_ORDERS;
-
-#define NO_LIST 0xffu
-static const uint8_t list_of[PCPA_ORDERS] = {0,	      1,       2,	3, NO_LIST, NO_LIST,
-					     NO_LIST, NO_LIST, NO_LIST, 4, NO_LIST};
-
-#define MAX_MOVE  (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE)
 #define RING_MIN  256u
 #define BULK_HOLD 64u
 #define SPINS	  100u
@@ -37,9 +28,9 @@ static const uint8_t list_of[PCPA_ORDERS] = {0,	      1,       2,	3, NO_LIST, NO
  * Holds are short, unless the holder lost its CPU: then yield, and then sleep, since to yield gives
  * nothing to a thread of lower priority, which the holder may be.
  */
-void pcpa_pcp_lock(struct pcptune_cpu_block *b)
+static void wait_for(struct pcptune_cpu_block *b)
 {
-	for (unsigned n = 0; !pcpa_pcp_trylock(b); n++) {
+	for (unsigned n = 0; !pcpa_pcp_try(b); n++) {
 		if (n % SPINS != SPINS - 1)
 			pcpa_relax();
 		else if (n < SPINS * YIELDS)
@@ -47,6 +38,55 @@ void pcpa_pcp_lock(struct pcptune_cpu_block *b)
 		else
 			pcpa_rest();
 	}
+}
+
+void pcpa_pcp_lock(struct pcptune_cpu_block *b)
+{
+	wait_for(b);
+	if (pcpa_by_sections(b))
+		pcpa_sections_stop(b);
+}
+
+bool pcpa_pcp_trylock(struct pcptune_cpu_block *b)
+{
+	if (!pcpa_pcp_try(b))
+		return false;
+	if (pcpa_by_sections(b))
+		pcpa_sections_stop(b);
+	return true;
+}
+
+void pcpa_pcp_unlock(struct pcptune_cpu_block *b)
+{
+	if (pcpa_by_sections(b))
+		pcpa_sections_go(pcpa_zone_of_block(b), b);
+	pcpa_pcp_leave(b);
+}
+
+void pcpa_pcp_lock_all(void)
+{
+	uint32_t n = pcpa_heap.n_zones * pcpa_heap.n_slots;
+	bool any = false;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct pcptune_cpu_block *b = pcpa_cpu_block(0, i);
+
+		wait_for(b);
+		any |= pcpa_by_sections(b);
+		if (pcpa_by_sections(b))
+			pcpa_sections_ask(b);
+	}
+	if (any)
+		pcpa_rseq_fence(-1);
+	for (uint32_t i = 0; i < n && any; i++)
+		if (pcpa_by_sections(pcpa_cpu_block(0, i)))
+			pcpa_sections_stopped(pcpa_cpu_block(0, i));
+}
+
+void pcpa_pcp_unlock_all(void)
+{
+	for (uint32_t i = pcpa_heap.n_zones * pcpa_heap.n_slots; i-- > 0;)
+		pcpa_pcp_unlock(pcpa_cpu_block(0, i));
 }
 
 /*
@@ -60,53 +100,78 @@ static __attribute__((noinline, cold)) bool enter_hard(struct pcptune_cpu_block 
 	if (pcpa_in_zone)
 		return false;
 	pcpa_yield();
-	return pcpa_pcp_trylock(b);
+	return pcpa_pcp_try(b);
+}
+
+bool pcpa_pcp_enter(struct pcptune_cpu_block *b)
+{
+	return pcpa_pcp_try(b) || enter_hard(b);
+}
+
+/*
+ * Lists that sections were given up for: out of use for a moment, then made locked ones. Or we came
+ * this way because of a fork, which is over.
+ */
+static __attribute__((noinline, cold)) bool enter_given_up(struct pcptune_cpu_block *b)
+{
+	if (pcpa_rseq_settling() || pcpa_fast_cpus()) {
+		pcpa_pcp_leave(b);
+		return false;
+	}
+	pcpa_sections_end(pcpa_zone_of_block(b), b);
+	return true;
 }
 
 static inline bool enter(struct pcptune_cpu_block *b)
 {
-	return __builtin_expect(pcpa_pcp_trylock(b), 1) || enter_hard(b);
+	if (__builtin_expect(!pcpa_pcp_try(b), 0) && !enter_hard(b))
+		return false;
+	return __builtin_expect(!pcpa_by_sections(b), 1) || enter_given_up(b);
 }
 
 /* ---- words ---- */
-
-static inline uint32_t list_count(const struct pcptune_list *l)
-{
-	return (uint32_t)((pcpa_get(&l->word) - (uint64_t)pcpa_get(&l->tail)) & PCPTUNE_WORD_MASK);
-}
-
-static inline int64_t list_net(const struct pcptune_list *l)
-{
-	return pcpa_get(&l->tail) + list_count(l);
-}
-
-static inline uint64_t *list_slot(const struct pcptune_list *l, uint64_t position)
-{
-	uint64_t *ring = (uint64_t *)(uintptr_t)l->private_ring;
-
-	return &ring[((uint32_t)position + l->reserved) & (l->limit - 1)];
-}
 
 static inline uint64_t *pages_word(struct pcptune_cpu_block *b)
 {
 	return &b->pcp.reserved[PCPA_PCP_PAGES];
 }
 
-static uint64_t list_ops(const struct pcptune_list *l, uint64_t before)
+/*
+ * Net position and operations of a list at one moment, though sections may push and pop and a
+ * holder of pcp.lock may move the tail. `word` never comes back to an old value, so tail was read
+ * while word was what it is when both readings of word agree. ops64 is read first: what is folded
+ * into it can then not be newer than the word.
+ */
+static uint64_t list_read(const struct pcptune_list *l, const uint64_t *ops64, uint64_t *ret_net)
 {
-	uint64_t ops = (pcpa_get(&l->word) - (uint64_t)list_net(l)) >> 24;
+	uint64_t before = __atomic_load_n(ops64, __ATOMIC_ACQUIRE), word, tail, ops;
 
+	do {
+		word = __atomic_load_n(&l->word, __ATOMIC_ACQUIRE);
+		tail = (uint64_t)__atomic_load_n(&l->tail, __ATOMIC_ACQUIRE);
+	} while (word != pcpa_get(&l->word));
+	*ret_net = tail + ((word - tail) & PCPTUNE_WORD_MASK);
+	ops = (word - *ret_net) >> 24;
 	return before + ((ops - before) & OPS_MASK);
 }
 
-/* The 40 bits of a word last for hours; each slow path and each look of the agent extends them. */
-void pcpa_pcp_fold(struct pcptune_cpu_block *b)
+/*
+ * The 40 bits of a word last for half an hour at full speed; each slow path and each look of the
+ * agent extends them.
+ */
+uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b)
 {
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		uint64_t *ops = &b->pcp.reserved[PCPA_PCP_OPS + i];
+	uint32_t allocs = 0, frees = 0;
 
-		pcpa_put(ops, list_ops(&b->list[i], pcpa_get(ops)));
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		uint64_t *ops64 = &b->pcp.reserved[PCPA_PCP_OPS + i], net;
+		uint64_t ops = list_read(&b->list[i], ops64, &net);
+
+		__atomic_store_n(ops64, ops, __ATOMIC_RELEASE);
+		allocs += (uint32_t)((ops - net) / 2);
+		frees += (uint32_t)((ops + net) / 2);
 	}
+	return (uint64_t)allocs << 32 | frees;
 }
 
 void pcpa_pcp_totals(const struct pcptune_cpu_block *b, uint64_t *ret_allocated,
@@ -116,12 +181,11 @@ void pcpa_pcp_totals(const struct pcptune_cpu_block *b, uint64_t *ret_allocated,
 		 freed = pcpa_get(&b->zctr.free_direct);
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		const struct pcptune_list *l = &b->list[i];
-		uint64_t ops = list_ops(l, pcpa_get(&b->pcp.reserved[PCPA_PCP_OPS + i]));
-		uint64_t net = (uint64_t)list_net(l);
+		const uint64_t *ops64 = &b->pcp.reserved[PCPA_PCP_OPS + i];
+		uint64_t net, ops = list_read(&b->list[i], ops64, &net);
 
-		allocated += (ops - net) / 2 << list_orders[i];
-		freed += (ops + net) / 2 << list_orders[i];
+		allocated += (ops - net) / 2 << pcpa_list_orders[i];
+		freed += (ops + net) / 2 << pcpa_list_orders[i];
 	}
 	*ret_allocated = allocated;
 	*ret_freed = freed;
@@ -133,7 +197,7 @@ static inline void push(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	uint64_t word = pcpa_get(&l->word);
 
 	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED, order);
-	*list_slot(l, word) = (uintptr_t)block;
+	*pcpa_list_slot(l, word) = (uintptr_t)block;
 	pcpa_publish(&l->word, word + PCPTUNE_WORD_PUSH);
 	pcpa_count(pages_word(b), 1u << order);
 }
@@ -142,49 +206,12 @@ static inline void *pop(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 			unsigned order)
 {
 	uint64_t word = pcpa_get(&l->word);
-	void *block = (void *)(uintptr_t)*list_slot(l, word - 1);
+	void *block = (void *)(uintptr_t)*pcpa_list_slot(l, word - 1);
 
 	pcpa_publish(&l->word, word + PCPTUNE_WORD_POP);
-	pcpa_put(pages_word(b), pcpa_pcp_pages(b) - (1u << order));
+	pcpa_put(pages_word(b), pcpa_get(pages_word(b)) - (1u << order));
 	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_IN_USE, order);
 	return block;
-}
-
-/* ---- rule state ---- */
-
-static inline void state_load(const struct pcptune_pcp *p, struct pcptune_rule_state *s)
-{
-	s->rules = pcpa_get(&p->rules);
-	s->high = pcpa_get(&p->high);
-	s->high_min = pcpa_get(&p->high_min);
-	s->high_max = pcpa_get(&p->high_max);
-	s->batch = pcpa_get(&p->batch);
-	s->scale_max = pcpa_get(&p->scale_max);
-	s->alloc_factor = pcpa_get(&p->alloc_factor);
-	s->free_count = pcpa_get(&p->free_count);
-	s->flags = pcpa_get(&p->flags);
-}
-
-/* What rules may move. */
-static inline void state_store(struct pcptune_pcp *p, const struct pcptune_rule_state *s)
-{
-	uint32_t high = pcpa_get(&p->high);
-
-	if (high != s->high) {
-		if (high < s->high)
-			pcpa_count(&p->high_raised, 1);
-		pcpa_put(&p->high, s->high);
-	}
-	if (pcpa_get(&p->alloc_factor) != s->alloc_factor)
-		pcpa_put(&p->alloc_factor, s->alloc_factor);
-	if (pcpa_get(&p->flags) != s->flags)
-		pcpa_put(&p->flags, s->flags);
-	pcpa_put(&p->free_count, s->free_count);
-}
-
-static uint32_t max_move(const struct pcptune_pcp *p)
-{
-	return pcptune_max_u32(1, pcpa_get(&p->batch) << pcpa_get(&p->scale_max));
 }
 
 /*
@@ -205,7 +232,7 @@ void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b)
 
 static uint32_t ring_capacity(uint32_t high_limit, unsigned order)
 {
-	uint32_t want = (high_limit + MAX_MOVE) >> order, n = RING_MIN;
+	uint32_t want = (high_limit + PCPA_MAX_MOVE) >> order, n = RING_MIN;
 
 	while (n < want)
 		n *= 2;
@@ -217,7 +244,7 @@ static size_t rings_size(uint32_t high_limit)
 	size_t n = 0;
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
-		n += ring_capacity(high_limit, list_orders[i]);
+		n += ring_capacity(high_limit, pcpa_list_orders[i]);
 	return n * sizeof(uint64_t);
 }
 
@@ -235,7 +262,7 @@ static void map_rings(struct pcptune_cpu_block *b, uint32_t high_limit)
 	if (map == MAP_FAILED)
 		high_limit = 0;
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS && high_limit; i++) {
-		uint32_t n = ring_capacity(high_limit, list_orders[i]);
+		uint32_t n = ring_capacity(high_limit, pcpa_list_orders[i]);
 
 		b->list[i].private_ring = (uintptr_t)map;
 		b->list[i].limit = n;
@@ -261,7 +288,7 @@ static void set_defaults(struct pcptune_cpu_block *b, uint32_t zone)
 	pcpa_pcp_cache_flag(b);
 }
 
-static void start(struct pcptune_cpu_block *b, uint32_t zone)
+void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone)
 {
 	int saved = errno;
 
@@ -277,13 +304,13 @@ static void start(struct pcptune_cpu_block *b, uint32_t zone)
 static void give_coldest(struct pcpa_zone *z, struct pcptune_list *l, unsigned order)
 {
 	int64_t tail = pcpa_get(&l->tail);
-	void *block = (void *)(uintptr_t)*list_slot(l, (uint64_t)tail);
+	void *block = (void *)(uintptr_t)*pcpa_list_slot(l, (uint64_t)tail);
 
 	pcpa_zone_give(z, pcpa_page_number(z, block), order, PCPA_BACKED);
 	pcpa_publish(&l->tail, tail + 1);
 }
 
-static void count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause)
+void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause)
 {
 	pcpa_count(&c->drains, 1);
 	pcpa_count(&c->free_zone, pages);
@@ -302,24 +329,28 @@ static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 	while (done < pages && done < held) {
 		struct pcptune_list *l = &b->list[*at];
 
-		if (!list_count(l)) {
+		if (!pcpa_list_count(l)) {
 			*at = (*at + 1) % PCPTUNE_N_LISTS;
 			continue;
 		}
-		give_coldest(z, l, list_orders[*at]);
-		done += 1u << list_orders[*at];
+		give_coldest(z, l, pcpa_list_orders[*at]);
+		done += 1u << pcpa_list_orders[*at];
 	}
 	pcpa_put(pages_word(b), held - done);
-	count_drain(&b->zctr, done, cause);
+	pcpa_pcp_count_drain(&b->zctr, done, cause);
 	return done;
 }
 
 void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
 		    uint64_t pages, enum pcpa_cause cause, enum pcpa_path path)
 {
-	uint64_t most = max_move(&b->pcp);
+	uint64_t most = pcpa_max_move(&b->pcp);
 	bool fired = cause == PCPA_DRAIN_HIGH_ORDER;
 
+	if (pcpa_by_sections(b)) {
+		pcpa_sections_drain(z, b, first, pages, cause, path);
+		return;
+	}
 	while (pages && pcpa_pcp_pages(b)) {
 		uint64_t done;
 
@@ -354,9 +385,9 @@ static void drop_lists(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pc
 	uint32_t rules = pcpa_get(&b->pcp.rules);
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		uint64_t pages = (uint64_t)list_count(&b->list[i]) << list_orders[i];
+		uint64_t pages = (uint64_t)pcpa_list_count(&b->list[i]) << pcpa_list_orders[i];
 
-		if (pages && !pcptune_rules_has_list(rules, list_orders[i]))
+		if (pages && !pcptune_rules_has_list(rules, pcpa_list_orders[i]))
 			pcpa_pcp_drain(z, b, i, pages, PCPA_DRAIN_TRIM, path);
 	}
 }
@@ -460,7 +491,7 @@ void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcp
 	if (seq == pcpa_get(&p->ack_seq))
 		return;
 	if (!pcpa_pcp_ready(b))
-		start(b, z->id);
+		pcpa_pcp_begin(b, z->id);
 	take_values(p, &b->ctl);
 	pcpa_pcp_cache_flag(b);
 	pcpa_put(state, PCPA_PCP_READY | PCPA_PCP_ADOPTED);
@@ -481,7 +512,7 @@ void pcpa_pcp_set(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t hig
 				    .rules = PCPTUNE_KEEP};
 
 	if (!pcpa_pcp_ready(b))
-		start(b, z->id);
+		pcpa_pcp_begin(b, z->id);
 	take_values(p, &words);
 	pcpa_pcp_cache_flag(b);
 	settle(z, b, PCPA_PATH_FREE);
@@ -493,9 +524,9 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	uint32_t pages;
 
 	pcpa_pcp_fold(b);
-	state_load(&b->pcp, &s);
+	pcpa_state_load(&b->pcp, &s);
 	pages = pcptune_rules_tick(&s, (uint32_t)pcpa_pcp_pages(b));
-	state_store(&b->pcp, &s);
+	pcpa_state_store(&b->pcp, &s);
 	if (pages)
 		pcpa_pcp_drain(z, b, 0, pages, PCPA_DRAIN_DECAY, PCPA_PATH_AGENT);
 }
@@ -520,7 +551,8 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 
 		if (pfn == PCPA_NO_PAGE)
 			break;
-		*list_slot(l, (uint64_t)(tail - 1 - got)) = (uintptr_t)pcpa_page_address(z, pfn);
+		*pcpa_list_slot(l, (uint64_t)(tail - 1 - got)) =
+			(uintptr_t)pcpa_page_address(z, pfn);
 	}
 	if (got) {
 		pcpa_publish(&l->tail, tail - got);
@@ -541,16 +573,16 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 
 	pcpa_pcp_control(z, b, PCPA_PATH_ALLOC);
 	pcpa_pcp_fold(b);
-	state_load(&b->pcp, &s);
+	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
-	state_store(&b->pcp, &s);
+	pcpa_state_store(&b->pcp, &s);
 	return move_in(z, b, l, order, pcptune_min_u32(n, l->limit));
 }
 
 /* ---- straight to the zone ---- */
 
-static void *alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
-			  bool busy)
+void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
+			    bool busy)
 {
 	uint32_t pfn;
 
@@ -568,8 +600,8 @@ static void *alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsi
 	return pfn == PCPA_NO_PAGE ? NULL : pcpa_page_address(z, pfn);
 }
 
-static void free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
-			unsigned order, bool busy)
+void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
+			  unsigned order, bool busy)
 {
 	if (pcpa_in_zone) {
 		pcpa_deferred_push(block, order);
@@ -623,9 +655,9 @@ static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcp
 	if (pcpa_in_zone || pcpa_zone_is_empty(z))
 		return NULL;
 	if (!pcpa_pcp_ready(b))
-		start(b, z->id);
+		pcpa_pcp_begin(b, z->id);
 	if (!l->limit || !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
-		return alloc_direct(z, b, order, false);
+		return pcpa_pcp_alloc_direct(z, b, order, false);
 	return refill(z, b, list, order) ? pop(z, b, l, order) : NULL;
 }
 
@@ -633,7 +665,7 @@ static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcp
 static inline void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 				unsigned order)
 {
-	if (__builtin_expect(list_count(&b->list[list]) != 0, 1))
+	if (__builtin_expect(pcpa_list_count(&b->list[list]) != 0, 1))
 		return pop(z, b, &b->list[list], order);
 	return take_hard(z, b, list, order);
 }
@@ -641,35 +673,54 @@ static inline void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b
 void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	unsigned list = list_of[order];
+	unsigned list = pcpa_list_of(order);
 	void *block;
 
-	if (list == NO_LIST || !enter(b))
-		return alloc_direct(z, b, order, list != NO_LIST);
+	if (list != PCPA_NO_LIST && slot < pcpa_fast_cpus())
+		return pcpa_sections_alloc(z, slot, order, list);
+	if (list == PCPA_NO_LIST || !enter(b))
+		return pcpa_pcp_alloc_direct(z, b, order, list != PCPA_NO_LIST);
 	if (pcpa_get(&b->pcp.rules) != PCPTUNE_RULES_G0)
 		pcpa_put(&b->pcp.free_count, pcpa_get(&b->pcp.free_count) >> 1);
 	block = take_locked(z, b, list, order);
-	pcpa_pcp_unlock(b);
+	pcpa_pcp_leave(b);
 	return block;
+}
+
+/* The run of frees is put back: it is a number for the rules, and may be off by what others did. */
+static size_t bulk_by_sections(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t slot,
+			       unsigned order, size_t n, void **blocks)
+{
+	uint32_t run = pcpa_get(&pcpa_words(b)->run);
+	size_t got = 0;
+
+	while (got < n && (blocks[got] = pcpa_sections_alloc(z, slot, order, pcpa_list_of(order))))
+		got++;
+	pcpa_put(&pcpa_words(b)->run, run);
+	return got;
 }
 
 size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			   void **blocks)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	unsigned list = list_of[order];
-	bool listed = list != NO_LIST && enter(b);
+	unsigned list = pcpa_list_of(order);
+	bool listed;
 	size_t got = 0;
 
 	n = n < BULK_HOLD ? n : BULK_HOLD;
+	if (list != PCPA_NO_LIST && slot < pcpa_fast_cpus())
+		return bulk_by_sections(z, b, slot, order, n, blocks);
+	listed = list != PCPA_NO_LIST && enter(b);
 	for (; got < n; got++) {
-		blocks[got] = listed ? take_locked(z, b, list, order)
-				     : alloc_direct(z, b, order, list != NO_LIST && !got);
+		blocks[got] =
+			listed ? take_locked(z, b, list, order)
+			       : pcpa_pcp_alloc_direct(z, b, order, list != PCPA_NO_LIST && !got);
 		if (!blocks[got])
 			break;
 	}
 	if (listed)
-		pcpa_pcp_unlock(b);
+		pcpa_pcp_leave(b);
 	return got;
 }
 
@@ -679,10 +730,10 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 	if (pcpa_in_zone)
 		return false;
 	if (!pcpa_pcp_ready(b))
-		start(b, z->id);
-	if (list_count(&b->list[list]) >= b->list[list].limit)
-		pcpa_pcp_drain(z, b, list, max_move(&b->pcp), PCPA_DRAIN_FULL, PCPA_PATH_FREE);
-	return list_count(&b->list[list]) < b->list[list].limit;
+		pcpa_pcp_begin(b, z->id);
+	if (pcpa_list_count(&b->list[list]) >= b->list[list].limit)
+		pcpa_pcp_drain(z, b, list, pcpa_max_move(&b->pcp), PCPA_DRAIN_FULL, PCPA_PATH_FREE);
+	return pcpa_list_count(&b->list[list]) < b->list[list].limit;
 }
 
 static __attribute__((noinline)) void drain_full(struct pcpa_zone *z, struct pcptune_cpu_block *b,
@@ -703,15 +754,15 @@ static inline bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, 
 	bool fired;
 	uint32_t pages;
 
-	if (list_count(l) >= l->limit && !make_room(z, b, list))
+	if (pcpa_list_count(l) >= l->limit && !make_room(z, b, list))
 		return false;
-	state_load(&b->pcp, &s);
+	pcpa_state_load(&b->pcp, &s);
 	if (order && !pcptune_rules_has_list(s.rules, order))
 		return false;
 	push(z, b, l, block, order);
-	pages = pcptune_rules_free(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state),
-				   &fired);
-	state_store(&b->pcp, &s);
+	pages = pcptune_rules_free(&s, order, (uint32_t)pcpa_get(pages_word(b)),
+				   pcpa_get(&z->state), &fired);
+	pcpa_state_store(&b->pcp, &s);
 	if (__builtin_expect(pages && !pcpa_in_zone, 0))
 		drain_full(z, b, list, pages, fired);
 	return true;
@@ -720,35 +771,42 @@ static inline bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, 
 void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *block)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	unsigned list = list_of[order];
+	unsigned list = pcpa_list_of(order);
 	bool done;
 
-	if (list == NO_LIST || !enter(b)) {
-		free_direct(z, b, block, order, list != NO_LIST);
+	if (list != PCPA_NO_LIST && slot < pcpa_fast_cpus()) {
+		pcpa_sections_free(z, slot, order, list, block);
+		return;
+	}
+	if (list == PCPA_NO_LIST || !enter(b)) {
+		pcpa_pcp_free_direct(z, b, block, order, list != PCPA_NO_LIST);
 		return;
 	}
 	done = put_locked(z, b, list, block, order);
-	pcpa_pcp_unlock(b);
+	pcpa_pcp_leave(b);
 	if (__builtin_expect(!done, 0))
-		free_direct(z, b, block, order, false);
+		pcpa_pcp_free_direct(z, b, block, order, false);
 }
 
 void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			void *const *blocks)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	unsigned list = list_of[order];
+	unsigned list = pcpa_list_of(order);
 
 	while (n) {
 		size_t part = n < BULK_HOLD ? n : BULK_HOLD;
-		bool listed = list != NO_LIST && enter(b);
+		bool sections = list != PCPA_NO_LIST && slot < pcpa_fast_cpus();
+		bool listed = !sections && list != PCPA_NO_LIST && enter(b);
 
-		for (size_t i = 0; i < part; i++)
+		for (size_t i = 0; i < part && sections; i++)
+			pcpa_sections_free(z, slot, order, list, blocks[i]);
+		for (size_t i = 0; i < part && !sections; i++)
 			if (!listed || !put_locked(z, b, list, blocks[i], order))
-				free_direct(z, b, blocks[i], order,
-					    !listed && list != NO_LIST && !i);
+				pcpa_pcp_free_direct(z, b, blocks[i], order,
+						     !listed && list != PCPA_NO_LIST && !i);
 		if (listed)
-			pcpa_pcp_unlock(b);
+			pcpa_pcp_leave(b);
 		blocks += part;
 		n -= part;
 	}
@@ -763,11 +821,12 @@ void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone)
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		struct pcptune_list *l = &b->list[i];
 
-		l->reserved += (uint32_t)list_net(l);
-		l->tail = -(int64_t)list_count(l);
+		l->reserved += (uint32_t)pcpa_list_net(l);
+		l->tail = -(int64_t)pcpa_list_count(l);
 		l->word = 0;
 		b->pcp.reserved[PCPA_PCP_OPS + i] = 0;
 	}
+	pcpa_sections_restart(b);
 	b->ctl = (struct pcptune_ctl){0};
 	b->zctr = (struct pcptune_zctr){0};
 	b->pcp.ack_seq = 0;
@@ -781,26 +840,29 @@ void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone)
 
 const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t mark)
 {
+	/* sections write no tags: their blocks are as those in use */
+	enum pcpa_place place = pcpa_by_sections(b) ? PCPA_IN_USE : PCPA_LISTED;
 	uint64_t pages = 0;
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		const struct pcptune_list *l = &b->list[i];
-		uint32_t n = list_count(l);
+		uint32_t n = pcpa_list_count(l);
 
 		if (n > l->limit)
 			return "a list holds more than its ring";
 		for (uint32_t k = 0; k < n; k++) {
-			void *block = (void *)(uintptr_t)*list_slot(l, (uint64_t)(l->tail + k));
+			void *block =
+				(void *)(uintptr_t)*pcpa_list_slot(l, (uint64_t)(l->tail + k));
 			uint32_t pfn = pcpa_page_number(z, block);
 
 			if (!pcpa_zone_has(z, block) || pfn >= z->grown ||
-			    pcpa_tag_get(z, pfn) != pcpa_tag(PCPA_LISTED, list_orders[i]))
+			    pcpa_tag_get(z, pfn) != pcpa_tag(place, pcpa_list_orders[i]))
 				return "a block on a list is not marked so";
 			if (z->pages[pfn].stamp == mark)
 				return "a block is on the lists twice";
 			z->pages[pfn].stamp = mark;
 		}
-		pages += (uint64_t)n << list_orders[i];
+		pages += (uint64_t)n << pcpa_list_orders[i];
 	}
 	return pages == pcpa_pcp_pages(b) ? NULL : "the total of pages on lists is wrong";
 }

@@ -3,19 +3,24 @@
  * The lists of one CPU in front of one zone.
  *
  * All their words lie in the segment (struct pcptune_cpu_block) and are written under pcp.lock,
- * except `ctl` (the daemon) and `zctr` (the zone lock). Callers of the program only ever try the
- * lock, and go to the zone when it is held; agent, audit, trim and fork wait for it. Lock order:
- * lists by (zone, slot), then zones.
+ * except `ctl` (the daemon) and `zctr` (the zone lock), and except what sections write (rseq.h)
+ * where the lists are served by them. Callers of the program only ever try the lock, and go to the
+ * zone when it is held; agent, audit, trim and fork wait for it. Lock order: lists by (zone, slot),
+ * then zones.
  */
 #ifndef PCPA_PCP_H
 #define PCPA_PCP_H
 
+#include <pcptune/rules.h>
+
 #include "allocator/heap.h"
+#include "allocator/rseq.h"
 
 /* Our use of pcptune_pcp.reserved[]. */
 enum {
-	PCPA_PCP_PAGES = 0, /* pages on all lists */
+	PCPA_PCP_PAGES = 0, /* pages on all lists, when they are locked ones */
 	PCPA_PCP_STATE = 1, /* PCPA_PCP_* below */
+	PCPA_PCP_SEEN = 2,  /* allocations and frees at the last slow path, 32 bits each */
 	PCPA_PCP_OPS = 3,   /* five words: operations of each list, folded to 64 bits */
 };
 
@@ -25,21 +30,41 @@ enum {
 /* Why pages leave a list. */
 enum pcpa_cause { PCPA_DRAIN_FULL, PCPA_DRAIN_HIGH_ORDER, PCPA_DRAIN_DECAY, PCPA_DRAIN_TRIM };
 
-static inline bool pcpa_pcp_trylock(struct pcptune_cpu_block *b)
+static const uint8_t pcpa_list_orders[PCPTUNE_N_LISTS] = PCPTUNE_LIST_ORDERS;
+
+/* List of an order, PCPA_NO_LIST: none. */
+#define PCPA_NO_LIST 0xffu
+static inline unsigned pcpa_list_of(unsigned order)
 {
-	return !pcpa_get(&b->pcp.lock) && !__atomic_exchange_n(&b->pcp.lock, 1, __ATOMIC_ACQUIRE);
+	return order <= PCPTUNE_COSTLY_ORDER ? order
+	       : order == PCPTUNE_HUGE_ORDER ? 4
+					     : PCPA_NO_LIST;
 }
 
+/*
+ * The lists for their holder alone, from any CPU. Where they are served by sections that takes a
+ * fence: microseconds if the CPU is running us.
+ */
+bool pcpa_pcp_trylock(struct pcptune_cpu_block *b);
 void pcpa_pcp_lock(struct pcptune_cpu_block *b);
-
-static inline void pcpa_pcp_unlock(struct pcptune_cpu_block *b)
-{
-	__atomic_store_n(&b->pcp.lock, 0, __ATOMIC_RELEASE);
-}
+void pcpa_pcp_unlock(struct pcptune_cpu_block *b);
+/* Those of every CPU, with one fence. */
+void pcpa_pcp_lock_all(void);
+void pcpa_pcp_unlock_all(void);
 
 static inline uint64_t pcpa_pcp_pages(const struct pcptune_cpu_block *b)
 {
-	return pcpa_get(&b->pcp.reserved[PCPA_PCP_PAGES]);
+	uint64_t pages = 0;
+
+	if (!pcpa_by_sections(b))
+		return pcpa_get(&b->pcp.reserved[PCPA_PCP_PAGES]);
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		const struct pcptune_list *l = &b->list[i];
+		uint64_t n = pcpa_get(&l->word) - (uint64_t)pcpa_get(&l->tail);
+
+		pages += (n & PCPTUNE_WORD_MASK) << pcpa_list_orders[i];
+	}
+	return pages;
 }
 
 /* A CPU that never called and was never steered has nothing to look after. */
@@ -73,8 +98,9 @@ void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned f
 void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path);
 /* The rule flag that follows from the data cache and the batch. */
 void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b);
-/* Extends the 40 bits of the operations of each list; at least once in 2^40 of them. */
-void pcpa_pcp_fold(struct pcptune_cpu_block *b);
+/* Extends the 40 bits of the operations of each list; at least once in 2^40 of them. Returns
+ * allocations and frees in blocks, the low 32 bits of each. */
+uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b);
 /* One second of decay. */
 void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b);
 /* As a control word would; 0 keeps a value. */
@@ -90,6 +116,8 @@ void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone);
 /* alloc_pages and free_pages of (zone, slot). */
 void pcpa_pcp_totals(const struct pcptune_cpu_block *b, uint64_t *ret_allocated,
 		     uint64_t *ret_freed);
+/* Wrong frees that were noticed when a page reached the zone; no lock may be held. */
+void pcpa_pcp_report(struct pcpa_zone *z);
 /* Is the daemon's word in force now? */
 bool pcpa_lease_valid(void);
 

@@ -23,6 +23,7 @@
 
 #define PCPA_ORDERS	(PCPTUNE_MAX_ORDER + 1)
 #define PCPA_BLOCK	(1u << PCPTUNE_MAX_ORDER) /* pages the zone grows by */
+#define PCPA_BAD_KEPT	16u
 #define PCPA_NO_PAGE	UINT32_MAX
 #define PCPA_ZONE_ALIGN ((size_t)PCPA_BLOCK << PCPTUNE_PAGE_SHIFT)
 
@@ -60,6 +61,12 @@ struct pcpa_zone {
 	uint32_t head[PCPA_KINDS][PCPA_ORDERS]; /* page number + 1 */
 	uint32_t tail[PCPA_KINDS][PCPA_ORDERS];
 	struct pcptune_zone_block *gauges;
+	/* wrong frees that were noticed when they came here, until they are told */
+	struct {
+		void *block;
+		uint32_t order;
+	} bad[PCPA_BAD_KEPT];
+	uint32_t n_bad;
 	/* of the hold in progress */
 	struct pcptune_zctr *ctr;
 	enum pcpa_path path;

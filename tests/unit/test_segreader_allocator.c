@@ -120,7 +120,7 @@ static void test_invariants(void **state)
 	sr = open_own();
 	segreader_info(sr, &info);
 	assert_int_equal(info.pid, getpid());
-	assert_int_equal(segreader_mode(sr), PCPTUNE_MODE_LOCKED);
+	assert_int_equal(segreader_mode(sr), pcpa_heap.header->mode);
 	segreader_shape(sr, &shape);
 	assert_true(shape.managed_pages > 0 && shape.high_limit < PCPTUNE_MAX_HIGH);
 	check_description(sr);

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the two halves of the lists share: pcp.c (the rules, locked lists, control) and
+ * pcp_sections.c (lists served by sections).
+ */
+#ifndef PCPA_PCP_PRIVATE_H
+#define PCPA_PCP_PRIVATE_H
+
+#include "allocator/pcp.h"
+
+#define PCPA_MAX_MOVE (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE)
+
+static inline bool pcpa_pcp_try(struct pcptune_cpu_block *b)
+{
+	return !pcpa_get(&b->pcp.lock) && !__atomic_exchange_n(&b->pcp.lock, 1, __ATOMIC_ACQUIRE);
+}
+
+static inline void pcpa_pcp_leave(struct pcptune_cpu_block *b)
+{
+	__atomic_store_n(&b->pcp.lock, 0, __ATOMIC_RELEASE);
+}
+
+/* Zone and slot of a block. */
+static inline uint32_t pcpa_index_of(const struct pcptune_cpu_block *b)
+{
+	return (uint32_t)(b - pcpa_cpu_block(0, 0));
+}
+
+static inline struct pcpa_zone *pcpa_zone_of_block(const struct pcptune_cpu_block *b)
+{
+	return &pcpa_heap.zones[pcpa_index_of(b) / pcpa_heap.n_slots];
+}
+
+static inline uint32_t pcpa_list_count(const struct pcptune_list *l)
+{
+	return (uint32_t)((pcpa_get(&l->word) - (uint64_t)pcpa_get(&l->tail)) & PCPTUNE_WORD_MASK);
+}
+
+static inline int64_t pcpa_list_net(const struct pcptune_list *l)
+{
+	return pcpa_get(&l->tail) + pcpa_list_count(l);
+}
+
+static inline uint64_t *pcpa_list_slot(const struct pcptune_list *l, uint64_t position)
+{
+	uint64_t *ring = (uint64_t *)(uintptr_t)l->private_ring;
+
+	return &ring[((uint32_t)position + l->reserved) & (l->limit - 1)];
+}
+
+static inline void pcpa_state_load(const struct pcptune_pcp *p, struct pcptune_rule_state *s)
+{
+	s->rules = pcpa_get(&p->rules);
+	s->high = pcpa_get(&p->high);
+	s->high_min = pcpa_get(&p->high_min);
+	s->high_max = pcpa_get(&p->high_max);
+	s->batch = pcpa_get(&p->batch);
+	s->scale_max = pcpa_get(&p->scale_max);
+	s->alloc_factor = pcpa_get(&p->alloc_factor);
+	s->free_count = pcpa_get(&p->free_count);
+	s->flags = pcpa_get(&p->flags);
+}
+
+/* What rules may move. */
+static inline void pcpa_state_store(struct pcptune_pcp *p, const struct pcptune_rule_state *s)
+{
+	uint32_t high = pcpa_get(&p->high);
+
+	if (high != s->high) {
+		if (high < s->high)
+			pcpa_count(&p->high_raised, 1);
+		pcpa_put(&p->high, s->high);
+	}
+	if (pcpa_get(&p->alloc_factor) != s->alloc_factor)
+		pcpa_put(&p->alloc_factor, s->alloc_factor);
+	if (pcpa_get(&p->flags) != s->flags)
+		pcpa_put(&p->flags, s->flags);
+	pcpa_put(&p->free_count, s->free_count);
+}
+
+static inline uint32_t pcpa_max_move(const struct pcptune_pcp *p)
+{
+	return pcptune_max_u32(1, pcpa_get(&p->batch) << pcpa_get(&p->scale_max));
+}
+
+/* ---- pcp.c ---- */
+
+/* The caller's try for pcp.lock; nothing is stopped. */
+bool pcpa_pcp_enter(struct pcptune_cpu_block *b);
+/* First use of a CPU, pcp.lock held. */
+void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone);
+void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause);
+void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
+			    bool busy);
+void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
+			  unsigned order, bool busy);
+
+/* ---- pcp_sections.c ---- */
+
+/* With pcp.lock held: takes the lists from the sections, and gives them back. */
+void pcpa_sections_stop(struct pcptune_cpu_block *b);
+void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b);
+/* The two halves of each, for all CPUs with one fence between them. */
+void pcpa_sections_ask(struct pcptune_cpu_block *b);
+void pcpa_sections_stopped(struct pcptune_cpu_block *b);
+/* With pcp.lock held and sections given up: makes the lists locked ones. */
+void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b);
+
+void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list);
+void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list,
+			void *block);
+/* pcpa_pcp_drain() of these lists. */
+void pcpa_sections_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
+			 uint64_t pages, enum pcpa_cause cause, enum pcpa_path path);
+/* In the child of a fork, stopped: what was seen of the words begins at zero with them. */
+void pcpa_sections_restart(struct pcptune_cpu_block *b);
+
+#endif

@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Lists served by restartable sequences.
+ *
+ * When they are chosen and when not; what must hold when the system stops playing along in the
+ * midst of it (no fence any more, CPU ids that the tables do not have); and both invariants, to the
+ * page, after storms in which each thread is interrupted every 50 us by a handler that allocates,
+ * is moved from CPU to CPU, or forks, while others take pages off the lists and change the limits.
+ *
+ * PCPALLOC_STORM=SECONDS makes the storms longer.
+ */
+#include <setjmp.h>
+#include <stdint.h>
+#include "alloc_child.h"
+#include <cmocka.h>
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "allocator/pcp.h"
+
+#define THREADS 64
+#define KEPT	24
+#define SLOTS	64
+
+static int stop;
+static unsigned long doubled, handled, done;
+static uint64_t allocated; /* pages, to be found in the counters again */
+static void *shared[SLOTS];
+static const char *self;
+
+/* Where the mode can not be had at all there is nothing to test. */
+static void need_sections(void)
+{
+#ifdef PCPA_RSEQ
+	if (pcpa_rseq_why_not())
+		skip();
+#else
+	skip();
+#endif
+}
+
+static bool by_rseq(void)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+
+	CHECK(pcpa_get_stats(&s) == 0);
+	return s.mode == PCPTUNE_MODE_RSEQ;
+}
+
+static double length(double usual)
+{
+	const char *v = getenv("PCPALLOC_STORM");
+
+	return v ? atof(v) : usual;
+}
+
+/* ---- choice of the mode ---- */
+
+static void rseq_child(void)
+{
+	void *block = pcpa_alloc(0);
+
+	CHECK(block && by_rseq());
+	pcpa_free(block, 0);
+	CHECK(pcpa_by_sections(pcpa_cpu_block(0, pcpa_cpu_slot())));
+	CHECK(!pcpa_by_sections(pcpa_cpu_block(0, pcpa_heap.n_slots - 1)));
+	CHECK_AUDIT();
+}
+
+static void locked_child(void)
+{
+	void *block = pcpa_alloc(0);
+
+	CHECK(block && !by_rseq() && !pcpa_fast.n_cpus);
+	pcpa_free(block, 0);
+	CHECK_AUDIT();
+}
+
+static void mode_by_setting(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(rseq_child, SETTINGS("PCPALLOC_MODE=rseq")), 0);
+	assert_int_equal(in_child(rseq_child, SETTINGS("PCPALLOC_MODE=")), 0);
+	assert_int_equal(in_child(locked_child, SETTINGS("PCPALLOC_MODE=locked")), 0);
+	assert_int_equal(in_child(locked_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_CPUS=2")),
+			 0);
+	assert_int_equal(in_child(locked_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_CHECK=1")),
+			 0);
+}
+
+/* As a program of its own: the mode as exit status. */
+static void exec_child(void)
+{
+	execl(self, self, "--mode", (char *)NULL);
+	_exit(99);
+}
+
+static void libc_without_registration(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(exec_child, SETTINGS("PCPALLOC_MODE=rseq")), PCPTUNE_MODE_RSEQ);
+	assert_int_equal(in_child(exec_child, SETTINGS("PCPALLOC_MODE=rseq",
+						       "GLIBC_TUNABLES=glibc.pthread.rseq=0")),
+			 PCPTUNE_MODE_LOCKED);
+}
+
+/* membarrier() fails from now on. */
+static void forbid_fences(void)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {sizeof(code) / sizeof(*code), code};
+
+	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
+}
+
+static void no_fence_child(void)
+{
+	forbid_fences();
+	locked_child();
+}
+
+static void fences_refused(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(no_fence_child, SETTINGS("PCPALLOC_MODE=rseq")), 0);
+}
+
+/* ---- what threads do ---- */
+
+/* As pcpa_alloc(), and counted. */
+static void *take(unsigned order)
+{
+	void *block = pcpa_alloc(order);
+
+	if (block)
+		__atomic_add_fetch(&allocated, (uint64_t)1 << order, __ATOMIC_RELAXED);
+	return block;
+}
+
+static uint64_t next_random(uint64_t *x)
+{
+	*x ^= *x << 13;
+	*x ^= *x >> 7;
+	*x ^= *x << 17;
+	return *x;
+}
+
+static void mark(void *block, unsigned order, uint64_t who)
+{
+	uint64_t *w = block;
+
+	w[0] = who;
+	w[((size_t)4096 << order) / 8 - 1] = who;
+}
+
+static void check_mark(void *block, unsigned order, uint64_t who)
+{
+	uint64_t *w = block;
+
+	if (w[0] != who || w[((size_t)4096 << order) / 8 - 1] != who)
+		__atomic_add_fetch(&doubled, 1, __ATOMIC_RELAXED);
+}
+
+static unsigned some_order(uint64_t r)
+{
+	static const uint8_t orders[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 4, 9};
+	unsigned order = orders[r % 16];
+
+	return order == 9 && r / 16 % 8 ? 0 : order;
+}
+
+static void exchange(uint64_t r)
+{
+	size_t slot = r % SLOTS;
+	unsigned order = slot % 4;
+	void *mine = r & 512 ? take(order) : NULL, *old;
+
+	if (mine)
+		mark(mine, order, slot);
+	old = __atomic_exchange_n(&shared[slot], mine, __ATOMIC_ACQ_REL);
+	if (old)
+		check_mark(old, order, slot);
+	pcpa_free(old, order);
+}
+
+static void bulk(uint64_t r)
+{
+	void *blocks[150];
+	size_t n = pcpa_alloc_bulk(0, 1 + r % 150, blocks);
+
+	__atomic_add_fetch(&allocated, n, __ATOMIC_RELAXED);
+	for (size_t i = 0; i < n; i++)
+		mark(blocks[i], 0, r + i);
+	for (size_t i = 0; i < n; i++)
+		check_mark(blocks[i], 0, r + i);
+	pcpa_free_bulk(0, n, blocks);
+}
+
+static void work(uint64_t *x, uint64_t me, void **kept, unsigned *orders)
+{
+	uint64_t r = next_random(x) >> 8;
+	unsigned i = r / 1024 % KEPT;
+
+	if (r % 64 == 0) {
+		exchange(r / 64);
+	} else if (r % 512 == 1) {
+		bulk(r / 512);
+	} else if (kept[i]) {
+		check_mark(kept[i], orders[i], me);
+		pcpa_free(kept[i], orders[i]);
+		kept[i] = NULL;
+	} else {
+		orders[i] = some_order(r / 32);
+		kept[i] = take(orders[i]);
+		if (kept[i])
+			mark(kept[i], orders[i], me);
+	}
+	__atomic_add_fetch(&done, 1, __ATOMIC_RELAXED);
+}
+
+static void work_until_stop(uint64_t me, void (*also)(uint64_t n))
+{
+	uint64_t x = me * 2654435761u + 1;
+	unsigned orders[KEPT] = {0};
+	void *kept[KEPT] = {0};
+
+	for (uint64_t n = 0; !__atomic_load_n(&stop, __ATOMIC_RELAXED); n++) {
+		work(&x, me, kept, orders);
+		if (also)
+			also(n);
+	}
+	for (unsigned i = 0; i < KEPT; i++)
+		if (kept[i]) {
+			check_mark(kept[i], orders[i], me);
+			pcpa_free(kept[i], orders[i]);
+		}
+}
+
+/* Takes the lists of some CPU away and empties them in part; changes limits. */
+static void *disturb(void *arg)
+{
+	uint64_t x = (uintptr_t)arg * 77 + 5;
+
+	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
+		struct pcptune_cpu_block *b;
+		uint64_t r = next_random(&x) >> 8;
+
+		b = pcpa_cpu_block(0, (uint32_t)(r % pcpa_heap.n_slots));
+		if (pcpa_pcp_trylock(b)) {
+			pcpa_pcp_drain(&pcpa_heap.zones[0], b, r / 64 % 5, r / 512 % 200,
+				       PCPA_DRAIN_TRIM, PCPA_PATH_FREE);
+			pcpa_pcp_unlock(b);
+		}
+		if (r % 50 == 0)
+			CHECK(!pcpa_set_limits((unsigned)(r / 64 % 300) + 1, 1,
+					       (unsigned)(r / 64 % 3000) + 300,
+					       (unsigned)(r / 128 % 64) + 1));
+		if (r % 2000 == 1)
+			pcpa_trim();
+		if (r % 500 == 2)
+			CHECK_AUDIT();
+		usleep((unsigned)(r % 100));
+	}
+	return NULL;
+}
+
+static void check_quiet(void)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+
+	for (size_t i = 0; i < SLOTS; i++)
+		pcpa_free(shared[i], i % 4);
+	CHECK(doubled == 0);
+	CHECK_AUDIT();
+	CHECK(pcpa_get_stats(&s) == 0);
+	CHECK(s.alloc_pages == allocated && s.free_pages == allocated && s.pages_in_use == 0);
+	pcpa_trim();
+	CHECK(pcpa_get_stats(&s) == 0);
+	CHECK_AUDIT();
+	CHECK(s.pages_on_lists == 0 && s.alloc_zone == s.free_zone);
+	CHECK(pcpa_heap.proc->bad_frees == 0);
+}
+
+static void wait_for_end(double seconds)
+{
+	struct timespec t = {(time_t)seconds, (long)((seconds - (double)(long)seconds) * 1e9)};
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- the abort storm ---- */
+
+static void handler(int sig)
+{
+	int saved = errno;
+	unsigned order = __atomic_add_fetch(&handled, 1, __ATOMIC_RELAXED) % 5;
+	void *block = take(order);
+
+	(void)sig;
+	if (block) {
+		mark(block, order, (uintptr_t)block);
+		check_mark(block, order, (uintptr_t)block);
+	}
+	pcpa_free(block, order);
+	errno = saved;
+}
+
+static void *interrupted(void *arg)
+{
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};
+	struct itimerspec every = {{0, 50000}, {0, 50000}};
+	timer_t timer;
+
+	event._sigev_un._tid = (pid_t)syscall(SYS_gettid);
+	CHECK(!timer_create(CLOCK_MONOTONIC, &event, &timer));
+	CHECK(!timer_settime(timer, 0, &every, NULL));
+	work_until_stop((uintptr_t)arg, NULL);
+	timer_delete(timer);
+	return NULL;
+}
+
+static void run(unsigned n, void *(*f)(void *), double seconds)
+{
+	pthread_t threads[THREADS + 2];
+
+	pcpa_free(take(0), 0);
+	CHECK(by_rseq());
+	for (uintptr_t i = 0; i < n; i++)
+		CHECK(!pthread_create(&threads[i], NULL, f, (void *)(i + 1000)));
+	CHECK(!pthread_create(&threads[n], NULL, disturb, (void *)1));
+	CHECK(!pthread_create(&threads[n + 1], NULL, disturb, (void *)2));
+	wait_for_end(seconds);
+	for (unsigned i = 0; i < n + 2; i++)
+		pthread_join(threads[i], NULL);
+	check_quiet();
+}
+
+/* Two of the CPUs that we may use. */
+static void two_cpus(void)
+{
+	cpu_set_t may, two;
+	int n = 0;
+
+	CHECK(!sched_getaffinity(0, sizeof(may), &may));
+	CPU_ZERO(&two);
+	for (int cpu = 0; cpu < CPU_SETSIZE && n < 2; cpu++)
+		if (CPU_ISSET(cpu, &may)) {
+			CPU_SET(cpu, &two);
+			n++;
+		}
+	CHECK(!sched_setaffinity(0, sizeof(two), &two));
+}
+
+static void abort_child(void)
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+
+	alarm((unsigned)length(6) + 45);
+	two_cpus();
+	pcpa_free(take(0), 0);
+	CHECK(!sigaction(SIGUSR1, &action, NULL));
+	run(THREADS, interrupted, length(6));
+	CHECK(handled > 1000 && done > 1000);
+}
+
+static void abort_storm(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(abort_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=512m",
+							"PCPALLOC_IDLE_MS=50")),
+			 0);
+}
+
+/* ---- forced migration ---- */
+
+static void migrate(uint64_t n)
+{
+	static _Thread_local cpu_set_t all;
+	cpu_set_t one;
+	int cpus, to;
+
+	if (n % 8)
+		return;
+	if (!CPU_COUNT(&all))
+		CHECK(!sched_getaffinity(0, sizeof(all), &all));
+	cpus = CPU_COUNT(&all);
+	to = (int)(n / 8 % (uint64_t)cpus);
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &all) && !to--)
+			CPU_SET(cpu, &one);
+	CHECK(!sched_setaffinity(0, sizeof(one), &one));
+}
+
+static void *moving(void *arg)
+{
+	work_until_stop((uintptr_t)arg, migrate);
+	return NULL;
+}
+
+static void migration_child(void)
+{
+	alarm((unsigned)length(2) + 45);
+	run(8, moving, length(2));
+}
+
+static void forced_migration(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(
+		in_child(migration_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=256m",
+						   "PCPALLOC_HIGH=64", "PCPALLOC_BATCH=8")),
+		0);
+}
+
+/* ---- CPU ids that the tables do not have ---- */
+
+#ifdef __x86_64__
+static void claim_cpu(uint64_t n)
+{
+	static const uint32_t ids[] = {UINT32_MAX, UINT32_MAX - 1, 100000, PCPTUNE_MAX_CPUS};
+	uint32_t *id = (uint32_t *)((char *)__builtin_thread_pointer() + pcpa_fast.offset + 4);
+
+	/* the kernel puts it right at the next interruption */
+	if (n % 3)
+		__atomic_store_n(id, ids[n % 4], __ATOMIC_RELAXED);
+}
+
+static void *lying(void *arg)
+{
+	work_until_stop((uintptr_t)arg, claim_cpu);
+	return NULL;
+}
+
+static void ids_child(void)
+{
+	alarm((unsigned)length(2) + 45);
+	run(8, lying, length(2));
+	CHECK(pcpa_heap.proc->shared_slot_calls > 0);
+}
+#endif
+
+static void ids_outside_the_tables(void **state)
+{
+	(void)state;
+	need_sections();
+#ifdef __x86_64__
+	assert_int_equal(in_child(ids_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=256m")),
+			 0);
+#else
+	skip();
+#endif
+}
+
+/* ---- a program that locks itself in ---- */
+
+static void *plain(void *arg)
+{
+	work_until_stop((uintptr_t)arg, NULL);
+	return NULL;
+}
+
+static void give_up_child(void)
+{
+	pthread_t threads[8];
+
+	pcpa_free(pcpa_alloc(0), 0);
+	CHECK(by_rseq());
+	for (uintptr_t i = 0; i < 8; i++)
+		CHECK(!pthread_create(&threads[i], NULL, plain, (void *)(i + 1)));
+	usleep(200000);
+	forbid_fences();
+	CHECK_AUDIT();
+	CHECK(!by_rseq());
+	CHECK(pcpa_alloc(0) && pcpa_set_limits(100, 100, 100, 10) == 0);
+	wait_for_end(0.5);
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	for (size_t i = 0; i < SLOTS; i++)
+		pcpa_free(shared[i], i % 4);
+	CHECK(doubled == 0);
+	CHECK_AUDIT();
+	pcpa_trim();
+	CHECK_AUDIT();
+}
+
+static void fences_refused_later(void **state)
+{
+	(void)state;
+	need_sections();
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(in_child(give_up_child,
+					  SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=256m")),
+				 0);
+}
+
+/* ---- fork ---- */
+
+static void fork_child(void)
+{
+	pthread_t threads[8];
+
+	alarm((unsigned)length(2) + 45);
+	pcpa_free(take(0), 0);
+	for (uintptr_t i = 0; i < 8; i++)
+		CHECK(!pthread_create(&threads[i], NULL, plain, (void *)(i + 1)));
+	for (int i = 0; i < 60; i++) {
+		pid_t pid = fork();
+		int status;
+
+		if (!pid) {
+			unsigned orders[KEPT] = {0};
+			void *kept[KEPT] = {0};
+			uint64_t x = 99;
+
+			alarm(20);
+			CHECK_AUDIT();
+			CHECK(by_rseq());
+			for (int k = 0; k < 5000; k++)
+				work(&x, 7, kept, orders);
+			CHECK_AUDIT();
+			pcpa_trim();
+			CHECK_AUDIT();
+			_exit(0);
+		}
+		CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+	}
+	wait_for_end(0);
+	for (int i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	check_quiet();
+}
+
+static void fork_in_a_storm(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(fork_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=256m")),
+			 0);
+}
+
+/* ---- wrong frees ---- */
+
+static struct pcpa_error last;
+static unsigned n_errors;
+
+static void remember(const struct pcpa_error *error, void *cookie)
+{
+	(void)cookie;
+	last = *error;
+	n_errors++;
+}
+
+static void misuse_child(void)
+{
+	char *twice, *wrong;
+
+	two_cpus();
+	migrate(0);
+	twice = pcpa_alloc(0);
+	wrong = pcpa_alloc(2);
+	CHECK(twice && wrong && by_rseq());
+	pcpa_set_error_callback(remember, NULL);
+	/* at once: another order, the middle of a block, a foreign address */
+	pcpa_free(wrong, 1);
+	CHECK(n_errors == 1 && strstr(last.what, "order"));
+	pcpa_free(wrong + 4096, 0);
+	CHECK(n_errors == 2 && strstr(last.what, "inside"));
+	pcpa_free(&twice, 0);
+	CHECK(n_errors == 3 && strstr(last.what, "no zone"));
+	pcpa_free(wrong, 2);
+	CHECK_AUDIT();
+	/* twice: when the second copy reaches the zone; the books are right again then */
+	pcpa_free(twice, 0);
+	pcpa_free(twice, 0);
+	CHECK(n_errors == 3);
+	pcpa_trim();
+	CHECK(n_errors == 4 && last.address == twice && strstr(last.what, "late"));
+	CHECK(pcpa_heap.proc->bad_frees == 4);
+	CHECK_AUDIT();
+	for (int i = 0; i < 1000; i++)
+		CHECK(pcpa_alloc(0));
+	CHECK_AUDIT();
+}
+
+static void misuse(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(misuse_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=64m",
+							 "PCPALLOC_AGENT=0")),
+			 0);
+}
+
+static int mode_of_this_program(void)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+
+	pcpa_free(pcpa_alloc(0), 0);
+	return pcpa_get_stats(&s) ? 98 : (int)s.mode;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(mode_by_setting),  cmocka_unit_test(libc_without_registration),
+		cmocka_unit_test(fences_refused),   cmocka_unit_test(fences_refused_later),
+		cmocka_unit_test(misuse),	    cmocka_unit_test(ids_outside_the_tables),
+		cmocka_unit_test(forced_migration), cmocka_unit_test(fork_in_a_storm),
+		cmocka_unit_test(abort_storm),
+	};
+
+	self = argv[0];
+	if (argc > 1)
+		return mode_of_this_program();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -153,7 +153,6 @@ static void give_up(void)
 
 void pcpa_rseq_fence(int cpu)
 {
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (membarrier_call(FENCE, cpu < 0 ? 0 : MEMBARRIER_CMD_FLAG_CPU, cpu < 0 ? 0 : cpu))
 		give_up();
 }

@@ -15,6 +15,9 @@
  *   PCPALLOC_SIZE=BYTES  size of each reservation (k, m, g, t suffixes)
  *   PCPALLOC_RULES=g0|g1|g4|gx  generation to start with, default g4
  *   PCPALLOC_HIGH=PAGES, PCPALLOC_BATCH=PAGES  fixed values to start with
+ *   PCPALLOC_MODE=rseq|locked   how lists are kept from other threads: by restartable sequences
+ *                        (default where the system has them), or by a lock for each CPU
+ *   PCPALLOC_CHECK=1     every free is checked for a block that is free already; implies locked
  *   PCPALLOC_AGENT=0|1   agent thread never (no decay, no trims, no return of memory), or with the
  *                        first allocation; default: once a zone has grown beyond its first 4 MiB
  *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000
@@ -72,7 +75,9 @@ PCPA_API void *pcpa_alloc(unsigned order);
 /*
  * Gives a block back; order must be that of its allocation. NULL is ignored. An address that is
  * not ours, not aligned to its order, or already in the zone is reported through the error
- * callback and otherwise ignored. errno is kept.
+ * callback and otherwise ignored. A block that is freed twice is noticed at once with
+ * PCPALLOC_CHECK=1 or lists that are locked; else when its second copy reaches the zone, and the
+ * report comes from whoever brings it there, with no caller. errno is kept.
  */
 PCPA_API void pcpa_free(void *block, unsigned order);
 
@@ -102,11 +107,12 @@ struct pcpa_error {
 	const char *what;    /* static text, one line */
 	const void *address; /* the block in question, NULL: none */
 	unsigned order;
-	const void *caller;  /* return address of the call */
+	const void *caller;  /* return address of the call, NULL: noticed later */
 };
 
 /*
- * cb is called in the thread that made the error, with no lock held; it may allocate. NULL: none.
+ * cb is called in the thread that made the error, or that noticed it (the library's own, perhaps),
+ * with no lock held; it may allocate. NULL: none.
  * Returns the callback that was set before.
  */
 typedef void (*pcpa_error_cb)(const struct pcpa_error *error, void *cookie);

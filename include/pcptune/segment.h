@@ -9,8 +9,8 @@
  *   header       the allocator, before the segment is passed; then only `wake`, `lease_until_ns`
  *                (daemon) and `mode`, `flags` (allocator)
  *   cpu.ctl      the daemon
- *   cpu.pcp,     the allocator, under the lock of the per-CPU lists
- *   cpu.list[]
+ *   cpu.pcp,     the allocator, under the lock of the per-CPU lists; `word` of a list also by
+ *   cpu.list[]   restartable sequences on that CPU (mode rseq)
  *   cpu.zctr     the allocator, under the zone lock
  *   zone         the allocator, under the zone lock
  *   proc         the allocator, relaxed atomic additions
@@ -141,7 +141,7 @@ struct pcptune_zctr {
 struct pcptune_cpu_block {
 	struct pcptune_ctl ctl;
 	struct pcptune_pcp pcp;
-	struct pcptune_list list[6]; /* PCPTUNE_N_LISTS in use */
+	struct pcptune_list list[6]; /* the last one is private to the allocator */
 	struct pcptune_zctr zctr;
 } __attribute__((aligned(128)));
 

@@ -68,44 +68,51 @@ int pcpa_owns(const void *address)
 /* ---- the fast path ---- */
 
 /*
- * One section, and what must be asked before. Whatever is unusual (not set up, locked mode, a
- * list that is empty or full, an abort, a wrong address) is left to the slow path, which asks all
- * again.
+ * One section, and what must be asked before. Whatever is unusual (not set up, locked mode, the
+ * huge order, a list that is empty or full, an abort, a wrong address) is left to the slow path,
+ * which asks all again. Lists of orders 0 to PCPTUNE_COSTLY_ORDER have the index of their order.
  */
 static inline void *fast_alloc(unsigned order)
 {
 	const struct pcpa_fast *f = &pcpa_fast;
 	uint32_t cpu = pcpa_fast_cpu();
-	unsigned list = pcpa_list_of(order);
 	struct pcptune_cpu_block *b;
 	enum pcpa_section how;
+	void *block;
 
-	if (__builtin_expect(cpu >= pcpa_fast_cpus() || list == PCPA_NO_LIST, 0))
+	if (__builtin_expect(cpu >= pcpa_fast_cpus() || order > PCPTUNE_COSTLY_ORDER, 0))
 		return NULL;
 	b = f->zone[0].blocks + cpu;
-	if (f->n_zones > 1)
+	if (__builtin_expect(f->n_zones > 1, 0))
 		b = f->zone[f->home[cpu]].blocks + cpu;
-	return pcpa_section_pop(b, list, cpu, &how);
+	block = pcpa_section_pop(b, order, cpu, &how);
+	return how == PCPA_SECTION_DONE ? block : NULL;
 }
 
+/*
+ * An address between two pages turns into a page number above all others. The tag of a block in
+ * use says that the address is its start, and that order is its order.
+ */
 static inline bool fast_free(void *block, unsigned order)
 {
 	const struct pcpa_fast *f = &pcpa_fast;
 	const struct pcpa_span *zone = f->zone;
 	uint32_t cpu = pcpa_fast_cpu();
-	unsigned list = pcpa_list_of(order);
 	uintptr_t at;
 
-	if (__builtin_expect(cpu >= pcpa_fast_cpus() || list == PCPA_NO_LIST, 0))
+	if (__builtin_expect(cpu >= pcpa_fast_cpus() || order > PCPTUNE_COSTLY_ORDER, 0))
 		return false;
-	while ((at = (uintptr_t)block - zone->base) >= zone->bytes)
-		if (++zone == f->zone + f->n_zones)
+	for (;; zone++) {
+		at = (uintptr_t)block - zone->base;
+		at = at >> PCPTUNE_PAGE_SHIFT | at << (64 - PCPTUNE_PAGE_SHIFT);
+		if (__builtin_expect(at < zone->pages_end, 1))
+			break;
+		if (zone + 1 == f->zone + f->n_zones)
 			return false;
-	if (at & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1))
+	}
+	if (pcpa_get(&zone->pages[at].tag) != pcpa_tag(PCPA_IN_USE, order))
 		return false;
-	if (pcpa_get(&zone->pages[at >> PCPTUNE_PAGE_SHIFT].tag) != pcpa_tag(PCPA_IN_USE, order))
-		return false;
-	return pcpa_section_push(zone->blocks + cpu, list, order, cpu, block) == PCPA_SECTION_DONE;
+	return pcpa_section_push(zone->blocks + cpu, order, order, cpu, block) == PCPA_SECTION_DONE;
 }
 
 /* ---- allocation ---- */

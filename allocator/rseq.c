@@ -89,8 +89,8 @@ void pcpa_rseq_start(void)
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
 		const struct pcpa_zone *z = &pcpa_heap.zones[i];
 
-		f->zone[i] = (struct pcpa_span){z->base, (size_t)z->n_pages << PCPTUNE_PAGE_SHIFT,
-						z->pages, pcpa_cpu_block(i, 0)};
+		f->zone[i] =
+			(struct pcpa_span){z->base, z->n_pages, z->pages, pcpa_cpu_block(i, 0)};
 		for (uint32_t slot = 0; slot < cpus; slot++)
 			pcpa_words(pcpa_cpu_block(i, slot))->sections = 1;
 	}

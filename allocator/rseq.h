@@ -66,7 +66,7 @@ static inline bool pcpa_by_sections(const struct pcptune_cpu_block *b)
 
 struct pcpa_span {
 	uintptr_t base;
-	size_t bytes;
+	size_t pages_end; /* their number */
 	struct pcpa_page *pages;
 	struct pcptune_cpu_block *blocks;
 };

@@ -6,7 +6,8 @@
  * upper end (the head, hot) by one addition to `word`, which is also the list's statistics
  * (pcptune/segment.h). Refill and drain work at the lower end (the tail, cold) and move `tail`
  * alone. A position becomes an index by adding `reserved`, which a fork sets so that both words
- * can begin at zero with the blocks left in place.
+ * can begin at zero with the blocks left in place. (Lists served by sections keep the mask of their
+ * ring there.)
  *
  * How much to move and when is asked of pcptune/rules.h; here is only the moving. A call that
  * finds the lists locked goes to the zone directly. A call inside a signal handler that
@@ -293,6 +294,8 @@ void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone)
 	int saved = errno;
 
 	map_rings(b, pcpa_heap.high_limit[zone]);
+	if (pcpa_by_sections(b))
+		pcpa_sections_begin(b);
 	set_defaults(b, zone);
 	pcpa_put(&b->pcp.reserved[PCPA_PCP_STATE], PCPA_PCP_READY);
 	errno = saved;
@@ -821,7 +824,10 @@ void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone)
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		struct pcptune_list *l = &b->list[i];
 
-		l->reserved += (uint32_t)pcpa_list_net(l);
+		if (pcpa_by_sections(b))
+			pcpa_sections_begin_at_zero(l);
+		else
+			l->reserved += (uint32_t)pcpa_list_net(l);
 		l->tail = -(int64_t)pcpa_list_count(l);
 		l->word = 0;
 		b->pcp.reserved[PCPA_PCP_OPS + i] = 0;
@@ -851,8 +857,10 @@ const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uin
 		if (n > l->limit)
 			return "a list holds more than its ring";
 		for (uint32_t k = 0; k < n; k++) {
+			uint64_t at = (uint64_t)(l->tail + k);
 			void *block =
-				(void *)(uintptr_t)*pcpa_list_slot(l, (uint64_t)(l->tail + k));
+				(void *)(uintptr_t) * (pcpa_by_sections(b) ? pcpa_ring_slot(l, at)
+									   : pcpa_list_slot(l, at));
 			uint32_t pfn = pcpa_page_number(z, block);
 
 			if (!pcpa_zone_has(z, block) || pfn >= z->grown ||

@@ -48,6 +48,14 @@ static inline uint64_t *pcpa_list_slot(const struct pcptune_list *l, uint64_t po
 	return &ring[((uint32_t)position + l->reserved) & (l->limit - 1)];
 }
 
+/* The same for lists served by sections. */
+static inline uint64_t *pcpa_ring_slot(const struct pcptune_list *l, uint64_t position)
+{
+	uint64_t *ring = (uint64_t *)(uintptr_t)l->private_ring;
+
+	return &ring[(uint32_t)position & l->reserved];
+}
+
 static inline void pcpa_state_load(const struct pcptune_pcp *p, struct pcptune_rule_state *s)
 {
 	s->rules = pcpa_get(&p->rules);
@@ -112,6 +120,12 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 /* pcpa_pcp_drain() of these lists. */
 void pcpa_sections_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
 			 uint64_t pages, enum pcpa_cause cause, enum pcpa_path path);
+/* New rings. */
+void pcpa_sections_begin(struct pcptune_cpu_block *b);
+/* In the child of a fork, stopped: blocks to where they belong when the head is position 0. */
+void pcpa_sections_begin_at_zero(struct pcptune_list *l);
+/* Turns a ring of n places (a power of two) so that place i holds what i + by did. */
+void pcpa_ring_turn(uint64_t *ring, uint32_t n, uint32_t by);
 /* In the child of a fork, stopped: what was seen of the words begins at zero with them. */
 void pcpa_sections_restart(struct pcptune_cpu_block *b);
 

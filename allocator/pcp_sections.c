@@ -30,6 +30,8 @@
  * twice is noticed when its second copy reaches the zone: it is left where it is, told to the error
  * callback, and the free is undone in the counters.
  */
+#include <sys/mman.h>
+
 #include "allocator/deferred.h"
 #include "allocator/pcp_private.h"
 
@@ -222,18 +224,66 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 
 	look(b);
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		const struct pcptune_list *l = &b->list[i];
+		struct pcptune_list *l = &b->list[i];
 
 		for (uint32_t k = 0, n = pcpa_list_count(l); k < n; k++) {
-			void *block = (void *)(uintptr_t)*pcpa_list_slot(
+			void *block = (void *)(uintptr_t)*pcpa_ring_slot(
 				l, (uint64_t)(pcpa_get(&l->tail) + k));
 
 			pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED,
 				     pcpa_list_orders[i]);
 		}
+		l->reserved = 0;
 	}
 	pcpa_put(&b->pcp.reserved[PCPA_PCP_PAGES], pages);
 	__atomic_store_n(&pcpa_words(b)->sections, 0, __ATOMIC_RELEASE);
+}
+
+/* ---- rings ---- */
+
+void pcpa_sections_begin(struct pcptune_cpu_block *b)
+{
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
+		b->list[i].reserved = b->list[i].limit ? b->list[i].limit - 1 : 0;
+}
+
+static void reverse(uint64_t *v, uint32_t n)
+{
+	for (uint32_t i = 0; i < n / 2; i++) {
+		uint64_t kept = v[i];
+
+		v[i] = v[n - 1 - i];
+		v[n - 1 - i] = kept;
+	}
+}
+
+void pcpa_ring_turn(uint64_t *ring, uint32_t n, uint32_t by)
+{
+	by &= n - 1;
+	reverse(ring, by);
+	reverse(ring + by, n - by);
+	reverse(ring, n);
+}
+
+/* By a copy, since to turn a ring touches all of it; but when there is no memory, we turn. */
+void pcpa_sections_begin_at_zero(struct pcptune_list *l)
+{
+	uint32_t n = pcpa_list_count(l), by = (uint32_t)pcpa_list_net(l);
+	uint64_t tail = (uint64_t)l->tail, *copy;
+
+	if (!n || !(by & l->reserved))
+		return;
+	copy = mmap(NULL, n * sizeof(*copy), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		    -1, 0);
+	if (copy == MAP_FAILED) {
+		pcpa_ring_turn((uint64_t *)(uintptr_t)l->private_ring, l->limit, by);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		copy[i] = *pcpa_ring_slot(l, tail + i);
+	for (uint32_t i = 0; i < n; i++)
+		*pcpa_ring_slot(l, (uint64_t)i - n) = copy[i];
+	munmap(copy, n * sizeof(*copy));
 }
 
 /* ---- drain ---- */
@@ -257,7 +307,7 @@ static uint64_t give(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned 
 	uint64_t given = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
-		void *block = (void *)(uintptr_t)*pcpa_list_slot(&b->list[list], at + i);
+		void *block = (void *)(uintptr_t)*pcpa_ring_slot(&b->list[list], at + i);
 		uint32_t pfn = pcpa_page_number(z, block);
 
 		if (__builtin_expect(pcpa_tag_get(z, pfn) == pcpa_tag(PCPA_IN_USE, order), 1)) {
@@ -352,7 +402,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 
 		if (pfn == PCPA_NO_PAGE)
 			break;
-		*pcpa_list_slot(l, tail - 1 - got) = (uintptr_t)pcpa_page_address(z, pfn);
+		*pcpa_ring_slot(l, tail - 1 - got) = (uintptr_t)pcpa_page_address(z, pfn);
 	}
 	if (got) {
 		pcpa_count(&b->zctr.alloc_zone, (uint64_t)got << order);

@@ -11,7 +11,7 @@
  * lists of a CPU from elsewhere takes pcp.lock, sets `stop` and calls pcpa_rseq_fence(): after it,
  * what was inside a section is sent to its abort handler, and what enters finds `stop` set.
  *
- * The hot words lie in the sixth, unused list of the CPU block: one line beside the list's own.
+ * `reserved` of a list is the mask of its ring here. The other hot words lie in the sixth, unused list of the CPU block: one line beside the list's own.
  *
  *   word      sections of the CPU; pcp.lock and `stop` held
  *   tail      whoever holds pcp.lock, by a section or with `stop` set

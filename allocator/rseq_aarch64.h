@@ -63,10 +63,8 @@ static inline void *pcpa_section_pop(struct pcptune_cpu_block *b, unsigned list,
 							"sub %w[c], %w[a], %w[c]\n\t"
 							"tst %w[c], #0xffffff\n\t"
 							"b.eq %l[no]\n\t"
-							"ldp %w[d], %w[c], [%[list], #16]\n\t"
-							"sub %w[d], %w[d], #1\n\t"
-							"add %w[c], %w[c], %w[a]\n\t"
-							"sub %w[c], %w[c], #1\n\t"
+							"ldr %w[d], [%[list], #20]\n\t"
+							"sub %w[c], %w[a], #1\n\t"
 							"and %w[c], %w[c], %w[d]\n\t"
 							"ldr %[d], [%[list], #24]\n\t"
 							"ldr %[block], [%[d], %w[c], uxtw #3]\n\t"
@@ -108,10 +106,8 @@ static inline enum pcpa_section pcpa_section_push(struct pcptune_cpu_block *b, u
 					  "ldr %w[d], [%[room]]\n\t"
 					  "cmp %w[c], %w[d]\n\t"
 					  "b.hs %l[no]\n\t"
-					  "ldp %w[d], %w[c], [%[list], #16]\n\t"
-					  "sub %w[d], %w[d], #1\n\t"
-					  "add %w[c], %w[c], %w[a]\n\t"
-					  "and %w[c], %w[c], %w[d]\n\t"
+					  "ldr %w[d], [%[list], #20]\n\t"
+					  "and %w[c], %w[a], %w[d]\n\t"
 					  "ldr %[d], [%[list], #24]\n\t"
 					  "str %[block], [%[d], %w[c], uxtw #3]\n\t"
 					  "ldr %w[c], [%[stop], #4]\n\t"
@@ -161,8 +157,7 @@ again:
 	return PCPA_SECTION_AGAIN;
 }
 
-_Static_assert(offsetof(struct pcptune_list, limit) == 16 &&
-		       offsetof(struct pcptune_list, reserved) == 20 &&
+_Static_assert(offsetof(struct pcptune_list, reserved) == 20 &&
 		       offsetof(struct pcptune_list, private_ring) == 24,
 	       "the sections know these");
 _Static_assert(offsetof(struct pcpa_words, run) == offsetof(struct pcpa_words, stop) + 4,

@@ -50,31 +50,27 @@ static inline void *pcpa_section_pop(struct pcptune_cpu_block *b, unsigned list,
 	struct pcpa_words *w = pcpa_words(b);
 	uint64_t a, c, block;
 
-	__asm__ volatile goto(
-		PCPA_SECTION_BEGIN(again) "movq %[word], %[a]\n\t"
-					  "cmpl $0, %[stop]\n\t"
-					  "jne %l[no]\n\t"
-					  "movl %k[a], %k[c]\n\t"
-					  "subl %[tail], %k[c]\n\t"
-					  "testl $0xffffff, %k[c]\n\t"
-					  "je %l[no]\n\t"
-					  "movl %[first], %k[c]\n\t"
-					  "leal -1(%k[a], %k[c]), %k[c]\n\t"
-					  "movl %[capacity], %k[block]\n\t"
-					  "decl %k[block]\n\t"
-					  "andl %k[block], %k[c]\n\t"
-					  "movq %[ring], %[block]\n\t"
-					  "movq (%[block], %q[c], 8), %[block]\n\t"
-					  "shrl %[run]\n\t"
-					  "addq $0xffffff, %[a]\n\t"
-					  "movq %[a], %[word]\n"
-					  "2:\n\t"
-		: [a] "=&r"(a), [c] "=&r"(c), [block] "=&r"(block)
-		: [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [word] "m"(l->word),
-		  [tail] "m"(l->tail), [first] "m"(l->reserved), [capacity] "m"(l->limit),
-		  [ring] "m"(l->private_ring), [stop] "m"(w->stop), [run] "m"(w->run)
-		: "memory", "cc"
-		: no, again);
+	__asm__ volatile goto(PCPA_SECTION_BEGIN(again) "movq %[word], %[a]\n\t"
+							"cmpl $0, %[stop]\n\t"
+							"jne %l[no]\n\t"
+							"movl %k[a], %k[c]\n\t"
+							"subl %[tail], %k[c]\n\t"
+							"testl $0xffffff, %k[c]\n\t"
+							"je %l[no]\n\t"
+							"leal -1(%k[a]), %k[c]\n\t"
+							"andl %[mask], %k[c]\n\t"
+							"movq %[ring], %[block]\n\t"
+							"movq (%[block], %q[c], 8), %[block]\n\t"
+							"shrl %[run]\n\t"
+							"addq $0xffffff, %[a]\n\t"
+							"movq %[a], %[word]\n"
+							"2:\n\t"
+			      : [a] "=&r"(a), [c] "=&r"(c), [block] "=&r"(block)
+			      : [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [word] "m"(l->word),
+				[tail] "m"(l->tail), [mask] "m"(l->reserved),
+				[ring] "m"(l->private_ring), [stop] "m"(w->stop), [run] "m"(w->run)
+			      : "memory", "cc"
+			      : no, again);
 	*ret_how = PCPA_SECTION_DONE;
 	return (void *)block;
 no:
@@ -101,11 +97,8 @@ static inline enum pcpa_section pcpa_section_push(struct pcptune_cpu_block *b, u
 					  "andl $0xffffff, %k[c]\n\t"
 					  "cmpl %[room], %k[c]\n\t"
 					  "jae %l[no]\n\t"
-					  "movl %[first], %k[c]\n\t"
-					  "addl %k[a], %k[c]\n\t"
-					  "movl %[capacity], %k[d]\n\t"
-					  "decl %k[d]\n\t"
-					  "andl %k[d], %k[c]\n\t"
+					  "movl %k[a], %k[c]\n\t"
+					  "andl %[mask], %k[c]\n\t"
 					  "movq %[ring], %[d]\n\t"
 					  "movq %[block], (%[d], %q[c], 8)\n\t"
 					  "addl %[pages], %[run]\n\t"
@@ -114,9 +107,9 @@ static inline enum pcpa_section pcpa_section_push(struct pcptune_cpu_block *b, u
 					  "2:\n\t"
 		: [a] "=&r"(a), [c] "=&r"(c), [d] "=&r"(d)
 		: [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [word] "m"(l->word),
-		  [tail] "m"(l->tail), [first] "m"(l->reserved), [capacity] "m"(l->limit),
-		  [ring] "m"(l->private_ring), [stop] "m"(w->stop), [run] "m"(w->run),
-		  [room] "m"(w->room[list]), [block] "r"(block), [pages] "r"(1u << order)
+		  [tail] "m"(l->tail), [mask] "m"(l->reserved), [ring] "m"(l->private_ring),
+		  [stop] "m"(w->stop), [run] "m"(w->run), [room] "m"(w->room[list]),
+		  [block] "r"(block), [pages] "r"(1u << order)
 		: "memory", "cc"
 		: no, again);
 	return PCPA_SECTION_DONE;

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "allocator/pcp.h"
+#include "allocator/pcp_private.h"
 
 #ifdef PCPA_RSEQ
 
@@ -43,7 +43,7 @@ static int set_up(void **state)
 	pcpa_fast.offset = (intptr_t)((char *)&area - (char *)__builtin_thread_pointer());
 	list->private_ring = (uintptr_t)ring;
 	list->limit = 16;
-	list->reserved = 5;
+	list->reserved = 15;
 	list->tail = -7;
 	list->word = (uint64_t)-7;
 	pcpa_words(&block)->room[LIST] = 10;
@@ -137,7 +137,7 @@ static void tails(void **state)
 	assert_int_equal(what, 4);
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
 	for (int64_t at = -5; at >= -6; at--)
-		ring[((uint32_t)at + 5) & 15] = (uint64_t)(at + 100);
+		ring[(uint32_t)at & 15] = (uint64_t)(at + 100);
 	assert_int_equal(pcpa_section_tail(list, CPU, 0, -2), PCPA_SECTION_DONE);
 	assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 	assert_int_equal(what, 95);
@@ -149,6 +149,39 @@ static void tails(void **state)
 		assert_int_equal(pcpa_section_tail(list, CPU, 1, 1), PCPA_SECTION_DONE);
 	}
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
+}
+
+static void turned_rings(void **state)
+{
+	(void)state;
+	for (uint32_t by = 0; by < 40; by++) {
+		for (uint64_t i = 0; i < 16; i++)
+			ring[i] = i;
+		pcpa_ring_turn(ring, 16, by);
+		for (uint64_t i = 0; i < 16; i++)
+			assert_int_equal(ring[i], (i + by) % 16);
+	}
+}
+
+/* The child of a fork: the same blocks in the same order, the head at position 0. */
+static void words_that_begin_at_zero(void **state)
+{
+	uintptr_t what;
+
+	(void)state;
+	for (int64_t head = -40; head < 40; head++) {
+		list->tail = head;
+		list->word = (uint64_t)head;
+		for (uintptr_t i = 0; i < 9; i++)
+			assert_int_equal(push(i + 1), PCPA_SECTION_DONE);
+		pcpa_sections_begin_at_zero(list);
+		list->tail = -9;
+		list->word = 0;
+		for (uintptr_t i = 9; i > 0; i--) {
+			assert_int_equal(pop(&what), PCPA_SECTION_DONE);
+			assert_int_equal(what, i);
+		}
+	}
 }
 
 /* The one that was left behind: version 0, no flags, short, and a signature before the handler. */
@@ -196,6 +229,8 @@ int main(void)
 		cmocka_unit_test_setup(not_when_stopped, set_up),
 		cmocka_unit_test_setup(tails, set_up),
 		cmocka_unit_test_setup(descriptors, set_up),
+		cmocka_unit_test_setup(turned_rings, set_up),
+		cmocka_unit_test_setup(words_that_begin_at_zero, set_up),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,16 +76,12 @@ static inline void *fast_alloc(unsigned order)
 {
 	const struct pcpa_fast *f = &pcpa_fast;
 	uint32_t cpu = pcpa_fast_cpu();
-	struct pcptune_cpu_block *b;
 	enum pcpa_section how;
 	void *block;
 
 	if (__builtin_expect(cpu >= pcpa_fast_cpus() || order > PCPTUNE_COSTLY_ORDER, 0))
 		return NULL;
-	b = f->zone[0].blocks + cpu;
-	if (__builtin_expect(f->n_zones > 1, 0))
-		b = f->zone[f->home[cpu]].blocks + cpu;
-	block = pcpa_section_pop(b, order, cpu, &how);
+	block = pcpa_section_pop(f->home[cpu], order, cpu, &how);
 	return how == PCPA_SECTION_DONE ? block : NULL;
 }
 
@@ -110,7 +106,7 @@ static inline bool fast_free(void *block, unsigned order)
 		if (zone + 1 == f->zone + f->n_zones)
 			return false;
 	}
-	if (pcpa_get(&zone->pages[at].tag) != pcpa_tag(PCPA_IN_USE, order))
+	if ((uint32_t)pcpa_get(&zone->pages[at].tag) - pcpa_tag(PCPA_IN_USE, 0) != order)
 		return false;
 	return pcpa_section_push(zone->blocks + cpu, order, order, cpu, block) == PCPA_SECTION_DONE;
 }

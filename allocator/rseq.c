@@ -85,7 +85,8 @@ void pcpa_rseq_start(void)
 	if (wants_locked() || pcpa_rseq_why_not())
 		return;
 	f->n_zones = pcpa_heap.n_zones;
-	memcpy(f->home, pcpa_heap.home, sizeof(f->home));
+	for (uint32_t cpu = 0; cpu < cpus; cpu++)
+		f->home[cpu] = pcpa_cpu_block(pcpa_heap.home[cpu], cpu);
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
 		const struct pcpa_zone *z = &pcpa_heap.zones[i];
 

@@ -77,7 +77,7 @@ struct pcpa_fast {
 	uint32_t n_zones;
 	intptr_t offset; /* of the thread's rseq area from its thread pointer */
 	struct pcpa_span zone[PCPTUNE_MAX_ZONES];
-	uint8_t home[PCPTUNE_MAX_CPUS];
+	struct pcptune_cpu_block *home[PCPTUNE_MAX_CPUS]; /* of a CPU, in its own zone */
 } __attribute__((aligned(128)));
 
 extern struct pcpa_fast pcpa_fast;

@@ -42,6 +42,9 @@
  * child made by vfork() or by a system call that runs no fork handlers must not allocate before
  * exec.
  *
+ * Unloading. The library stays loaded once it is (its thread and its restartable sequences run in
+ * it). A shared object that the archive is linked into must be linked with -z nodelete.
+ *
  * Errors. The library never ends the process and never writes to standard error. Failures are
  * return values with errno; misuse goes to the callback of pcpa_set_error_callback().
  */

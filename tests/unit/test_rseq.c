@@ -23,6 +23,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include <pcptune/rules.h>
+
 #include "allocator/pcp.h"
 
 #define THREADS 64
@@ -252,19 +254,43 @@ static void work_until_stop(uint64_t me, void (*also)(uint64_t n))
 		}
 }
 
+/* As a daemon and the agent would. One thread alone does so. */
+static void steer(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint64_t r)
+{
+	static const uint8_t rules[4] = {PCPTUNE_RULES_G0, PCPTUNE_RULES_G1, PCPTUNE_RULES_G4,
+					 PCPTUNE_RULES_GX};
+
+	pcpa_put(&b->ctl.high, (uint32_t)(r % 900));
+	pcpa_put(&b->ctl.high_min, (uint32_t)(r / 1024 % 300));
+	pcpa_put(&b->ctl.high_max, (uint32_t)(r / 64 % 5000));
+	pcpa_put(&b->ctl.batch, (uint32_t)(r / 128 % 100) + 1);
+	pcpa_put(&b->ctl.scale_max, (uint32_t)(r / 16 % 7));
+	pcpa_put(&b->ctl.rules, rules[r / 32 % 4]);
+	__atomic_store_n(&b->ctl.seq, pcpa_get(&b->ctl.seq) + 1, __ATOMIC_RELEASE);
+	if (!pcpa_pcp_trylock(b))
+		return;
+	pcpa_pcp_control(z, b, PCPA_PATH_AGENT);
+	if (r % 8 == 0)
+		pcpa_pcp_tick(z, b);
+	pcpa_pcp_unlock(b);
+}
+
 /* Takes the lists of some CPU away and empties them in part; changes limits. */
 static void *disturb(void *arg)
 {
 	uint64_t x = (uintptr_t)arg * 77 + 5;
 
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-		struct pcptune_cpu_block *b;
 		uint64_t r = next_random(&x) >> 8;
+		struct pcpa_zone *z = &pcpa_heap.zones[r / 7 % pcpa_heap.n_zones];
+		struct pcptune_cpu_block *b =
+			pcpa_cpu_block(z->id, (uint32_t)(r % pcpa_heap.n_slots));
 
-		b = pcpa_cpu_block(0, (uint32_t)(r % pcpa_heap.n_slots));
+		if (r % 40 == 3 && arg == (void *)1)
+			steer(z, b, r / 64);
 		if (pcpa_pcp_trylock(b)) {
-			pcpa_pcp_drain(&pcpa_heap.zones[0], b, r / 64 % 5, r / 512 % 200,
-				       PCPA_DRAIN_TRIM, PCPA_PATH_FREE);
+			pcpa_pcp_drain(z, b, r / 64 % 5, r / 512 % 200, PCPA_DRAIN_TRIM,
+				       PCPA_PATH_FREE);
 			pcpa_pcp_unlock(b);
 		}
 		if (r % 50 == 0)
@@ -433,6 +459,29 @@ static void forced_migration(void **state)
 		0);
 }
 
+/* ---- memory that is always short, zones that help each other out ---- */
+
+static void *plain(void *arg)
+{
+	work_until_stop((uintptr_t)arg, NULL);
+	return NULL;
+}
+
+static void short_child(void)
+{
+	alarm((unsigned)length(2) + 45);
+	run(16, plain, length(2));
+}
+
+static void short_of_memory(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(short_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=8m",
+							"PCPALLOC_ZONES=4")),
+			 0);
+}
+
 /* ---- CPU ids that the tables do not have ---- */
 
 #ifdef __x86_64__
@@ -473,12 +522,6 @@ static void ids_outside_the_tables(void **state)
 }
 
 /* ---- a program that locks itself in ---- */
-
-static void *plain(void *arg)
-{
-	work_until_stop((uintptr_t)arg, NULL);
-	return NULL;
-}
 
 static void give_up_child(void)
 {
@@ -626,8 +669,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(mode_by_setting),  cmocka_unit_test(libc_without_registration),
 		cmocka_unit_test(fences_refused),   cmocka_unit_test(fences_refused_later),
 		cmocka_unit_test(misuse),	    cmocka_unit_test(ids_outside_the_tables),
-		cmocka_unit_test(forced_migration), cmocka_unit_test(fork_in_a_storm),
-		cmocka_unit_test(abort_storm),
+		cmocka_unit_test(forced_migration), cmocka_unit_test(short_of_memory),
+		cmocka_unit_test(fork_in_a_storm),  cmocka_unit_test(abort_storm),
 	};
 
 	self = argv[0];

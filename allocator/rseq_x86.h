@@ -4,7 +4,8 @@
  *
  * Each is: store the address of its descriptor into the rseq area, label 1, the body, one store,
  * label 2. The abort handler (label 4, with the signature before it) lies in a text section of its
- * own, so that the hot code is the body and nothing else. Stores are not reordered with stores
+ * own, so that the hot code is the body and nothing else. Memory is named by two base registers
+ * and constants, since each operand of its own could need a register of its own. Stores are not reordered with stores
  * here, nor loads with loads, so that a plain store publishes.
  */
 #ifndef PCPA_RSEQ_X86_H
@@ -50,25 +51,29 @@ static inline void *pcpa_section_pop(struct pcptune_cpu_block *b, unsigned list,
 	struct pcpa_words *w = pcpa_words(b);
 	uint64_t a, c, block;
 
-	__asm__ volatile goto(PCPA_SECTION_BEGIN(again) "movq %[word], %[a]\n\t"
-							"cmpl $0, %[stop]\n\t"
+	__asm__ volatile goto(PCPA_SECTION_BEGIN(again) "movq %c[word](%[list]), %[a]\n\t"
+							"cmpl $0, %c[stop](%[words])\n\t"
 							"jne %l[no]\n\t"
 							"movl %k[a], %k[c]\n\t"
-							"subl %[tail], %k[c]\n\t"
+							"subl %c[tail](%[list]), %k[c]\n\t"
 							"testl $0xffffff, %k[c]\n\t"
 							"je %l[no]\n\t"
 							"leal -1(%k[a]), %k[c]\n\t"
-							"andl %[mask], %k[c]\n\t"
-							"movq %[ring], %[block]\n\t"
+							"andl %c[mask](%[list]), %k[c]\n\t"
+							"movq %c[ring](%[list]), %[block]\n\t"
 							"movq (%[block], %q[c], 8), %[block]\n\t"
-							"shrl %[run]\n\t"
+							"shrl %c[run](%[words])\n\t"
 							"addq $0xffffff, %[a]\n\t"
-							"movq %[a], %[word]\n"
+							"movq %[a], %c[word](%[list])\n"
 							"2:\n\t"
 			      : [a] "=&r"(a), [c] "=&r"(c), [block] "=&r"(block)
-			      : [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [word] "m"(l->word),
-				[tail] "m"(l->tail), [mask] "m"(l->reserved),
-				[ring] "m"(l->private_ring), [stop] "m"(w->stop), [run] "m"(w->run)
+			      : [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [list] "r"(l),
+				[word] "i"(offsetof(struct pcptune_list, word)),
+				[tail] "i"(offsetof(struct pcptune_list, tail)),
+				[mask] "i"(offsetof(struct pcptune_list, reserved)),
+				[ring] "i"(offsetof(struct pcptune_list, private_ring)),
+				[words] "r"(w), [stop] "i"(offsetof(struct pcpa_words, stop)),
+				[run] "i"(offsetof(struct pcpa_words, run))
 			      : "memory", "cc"
 			      : no, again);
 	*ret_how = PCPA_SECTION_DONE;
@@ -89,26 +94,31 @@ static inline enum pcpa_section pcpa_section_push(struct pcptune_cpu_block *b, u
 	uint64_t a, c, d;
 
 	__asm__ volatile goto(
-		PCPA_SECTION_BEGIN(again) "movq %[word], %[a]\n\t"
-					  "cmpl $0, %[stop]\n\t"
+		PCPA_SECTION_BEGIN(again) "movq %c[word](%[list]), %[a]\n\t"
+					  "cmpl $0, %c[stop](%[words])\n\t"
 					  "jne %l[no]\n\t"
 					  "movl %k[a], %k[c]\n\t"
-					  "subl %[tail], %k[c]\n\t"
+					  "subl %c[tail](%[list]), %k[c]\n\t"
 					  "andl $0xffffff, %k[c]\n\t"
-					  "cmpl %[room], %k[c]\n\t"
+					  "cmpl %c[room](%[words], %[index], 4), %k[c]\n\t"
 					  "jae %l[no]\n\t"
 					  "movl %k[a], %k[c]\n\t"
-					  "andl %[mask], %k[c]\n\t"
-					  "movq %[ring], %[d]\n\t"
+					  "andl %c[mask](%[list]), %k[c]\n\t"
+					  "movq %c[ring](%[list]), %[d]\n\t"
 					  "movq %[block], (%[d], %q[c], 8)\n\t"
-					  "addl %[pages], %[run]\n\t"
+					  "addl %[pages], %c[run](%[words])\n\t"
 					  "addq $0x1000001, %[a]\n\t"
-					  "movq %[a], %[word]\n"
+					  "movq %[a], %c[word](%[list])\n"
 					  "2:\n\t"
 		: [a] "=&r"(a), [c] "=&r"(c), [d] "=&r"(d)
-		: [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [word] "m"(l->word),
-		  [tail] "m"(l->tail), [mask] "m"(l->reserved), [ring] "m"(l->private_ring),
-		  [stop] "m"(w->stop), [run] "m"(w->run), [room] "m"(w->room[list]),
+		: [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [list] "r"(l),
+		  [word] "i"(offsetof(struct pcptune_list, word)),
+		  [tail] "i"(offsetof(struct pcptune_list, tail)),
+		  [mask] "i"(offsetof(struct pcptune_list, reserved)),
+		  [ring] "i"(offsetof(struct pcptune_list, private_ring)), [words] "r"(w),
+		  [stop] "i"(offsetof(struct pcpa_words, stop)),
+		  [run] "i"(offsetof(struct pcpa_words, run)),
+		  [room] "i"(offsetof(struct pcpa_words, room)), [index] "r"((uint64_t)list),
 		  [block] "r"(block), [pages] "r"(1u << order)
 		: "memory", "cc"
 		: no, again);
@@ -125,18 +135,20 @@ static inline enum pcpa_section pcpa_section_tail(struct pcptune_list *l, uint32
 {
 	uint64_t a, c;
 
-	__asm__ volatile goto(PCPA_SECTION_BEGIN(again) "movl %[word], %k[c]\n\t"
-							"movq %[tail], %[a]\n\t"
+	__asm__ volatile goto(PCPA_SECTION_BEGIN(again) "movl %c[word](%[list]), %k[c]\n\t"
+							"movq %c[tail](%[list]), %[a]\n\t"
 							"subl %k[a], %k[c]\n\t"
 							"andl $0xffffff, %k[c]\n\t"
 							"cmpl %[need], %k[c]\n\t"
 							"jb %l[no]\n\t"
 							"addq %[delta], %[a]\n\t"
-							"movq %[a], %[tail]\n"
+							"movq %[a], %c[tail](%[list])\n"
 							"2:\n\t"
 			      : [a] "=&r"(a), [c] "=&r"(c)
-			      : [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [word] "m"(l->word),
-				[tail] "m"(l->tail), [need] "r"(need), [delta] "r"(delta)
+			      : [rseq] "r"(pcpa_fast.offset), [cpu] "r"(cpu), [list] "r"(l),
+				[word] "i"(offsetof(struct pcptune_list, word)),
+				[tail] "i"(offsetof(struct pcptune_list, tail)), [need] "r"(need),
+				[delta] "r"(delta)
 			      : "memory", "cc"
 			      : no, again);
 	return PCPA_SECTION_DONE;

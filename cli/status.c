@@ -233,7 +233,7 @@ static void print_words(const json_t *status)
 	free(rows);
 	if (!n || !isatty(STDOUT_FILENO))
 		return;
-	printf("\n%slocked: each CPU's lists have a lock of their own%s%s\n", cli_dim(),
+	printf("\n%srseq: lists without a lock; locked: with one for each CPU%s%s\n", cli_dim(),
 	       shared ? "; shared: the lists of threads whose CPU has none" : "", cli_plain());
 }
 

@@ -328,6 +328,7 @@ static void draw_help(int y)
 		"?            back",
 		"",
 		"mode locked  each CPU's lists have a lock of their own",
+		"     rseq    they need none: restartable sequences",
 		"shared       the lists of threads whose CPU has none",
 		"pinned       set by hand, until `pcptune unset`",
 		"DRIFT        somebody else changed limits that the daemon had set",

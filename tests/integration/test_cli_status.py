@@ -273,7 +273,7 @@ def the_shared_slot_and_the_words_of_the_mode_are_explained():
     assert re.search(r" 8 .* locked shared$", r.stdout, re.M), r
     assert not re.search(r"^ +0 +0 .* shared", r.stdout, re.M) and "locked:" not in r.stdout, r
     s = Screen(PCPTUNE, "status", "--socket", f.socket)
-    s.wait("locked: each CPU's lists have a lock of their own; shared: ")
+    s.wait("rseq: lists without a lock; locked: with one for each CPU; shared: ")
     assert s.end() == 0
 
 

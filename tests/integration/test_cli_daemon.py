@@ -56,9 +56,13 @@ def status_has_the_keys_of_the_contract():
     assert "id" in t["zones"][0]
     for c in t["zones"][0]["cpus"]:
         assert all(k in c for k in KEYS), c
-    text = w.cli("status", "page_fault1").stdout
-    for c in t["zones"][0]["cpus"]:
-        assert re.search(rf"^ +0 +{c['cpu']} +\d+ +600 +600 +600 +50 ", text, re.M), text
+
+    def shown():
+        """each CPU of the object is in the text; one may have come into use meanwhile"""
+        text = w.cli("status", "page_fault1").stdout
+        return all(re.search(rf"^ +0 +{c['cpu']} +\d+ +600 +600 +600 +50 ", text, re.M)
+                   for c in t["zones"][0]["cpus"])
+    wait_for(shown)
     assert w.cli("status", str(t["id"])).returncode == 0
     assert w.cli("status", "nobody").returncode == 3
 

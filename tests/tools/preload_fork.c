@@ -50,6 +50,7 @@ static void *allocate_below_lock(void *unused)
 		pthread_mutex_lock(&lock);
 		use(65536);
 		pthread_mutex_unlock(&lock);
+		usleep(50); /* libc's mutex is not fair: the forking thread must get its turn */
 	}
 	return NULL;
 }

@@ -319,7 +319,9 @@ def a_user_without_a_run_directory_has_one_place_for_all_and_no_trap():
     assert status == 1 and "trap" in err and not out, (status, out, err)
     os.remove(place + "/pcptuned.db")
     status, out, err = call(PCPTUNE, "run", "--json", "-", "--", "true")
-    assert status == 0 and json.loads(out)["db"] is None, (status, out, err)
+    # a sanitizer's runtime can not be loaded into `true`: it crashes there, which is not the matter
+    assert status == 0 or VARIANT not in ("release", "debug"), (status, out, err)
+    assert json.loads(out)["db"] is None, (status, out, err)
     assert "trap" in json.loads(out)["log_error"] and not glob.glob(place + "/run-*"), (out, err)
     end_process(pf)
     end_process(p)

@@ -32,6 +32,7 @@ struct bench_case {
 
 static const struct bench_case cases[] = {
 	{"active", 200, 64, 1000, "200 targets of 64 CPUs, every CPU active in every interval"},
+	{"half", 200, 64, 500, "200 targets of 64 CPUs, half of the CPUs active in each interval"},
 	{"idle", 200, 64, 0, "200 targets of 64 CPUs, at rest"},
 	{"one", 1, 64, 1000, "one target of 64 CPUs, active"},
 };

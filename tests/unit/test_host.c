@@ -429,6 +429,13 @@ static void test_descriptor(void **state)
 	REFUSED(desc.n_reasons = 0, "0 reasons");
 	REFUSED(desc.n_reasons = 257, "257 reasons");
 	REFUSED(desc.reasons = (void *)heap, "reasons");
+	free(heap);
+}
+
+static void test_rows(void **state)
+{
+	(void)state;
+	reset_desc();
 	REFUSED(params[0].name = NULL, "parameter 0");
 	REFUSED(params[0].name = "with-dash", "parameter 0");
 	REFUSED(params[1].name = "first", "there twice");
@@ -454,17 +461,22 @@ static void test_descriptor(void **state)
 	REFUSED(reasons[0].sentence = "{a", "sentence");
 	REFUSED(reasons[0].sentence = "a}", "sentence");
 	REFUSED(reasons[0].sentence = "{a {b}", "sentence");
-	free(heap);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_load),	      cmocka_unit_test(test_names),
-		cmocka_unit_test(test_modes),	      cmocka_unit_test(test_owner),
-		cmocka_unit_test(test_kind_of_file),  cmocka_unit_test(test_search_path),
-		cmocka_unit_test(test_sizes_in_file), cmocka_unit_test(test_damaged_files),
-		cmocka_unit_test(test_descriptor),    cmocka_unit_test(test_refused_is_not_loaded),
+		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_modes),
+		cmocka_unit_test(test_owner),
+		cmocka_unit_test(test_kind_of_file),
+		cmocka_unit_test(test_search_path),
+		cmocka_unit_test(test_sizes_in_file),
+		cmocka_unit_test(test_damaged_files),
+		cmocka_unit_test(test_descriptor),
+		cmocka_unit_test(test_rows),
+		cmocka_unit_test(test_refused_is_not_loaded),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -380,19 +380,6 @@ static void print_refusal(const char *text, const char *config)
 	}
 }
 
-/* An ordinary target: only good enough to find parameters that clash. */
-static const struct pcptune_shape nominal = {
-	.size = sizeof(struct pcptune_shape),
-	.n_zones = 1,
-	.n_cpus = 3,
-	.host_cpus = 2,
-	.managed_pages = 1u << 20,
-	.low_wmark_pages = 4096,
-	.budget_pages = 1u << 17,
-	.high_limit = 1u << 20,
-	.interval_ms = 100,
-};
-
 static int parameters_status(const struct run_args *a, struct policy_module *m)
 {
 	int64_t params[POLICY_MAX_PARAMS];
@@ -408,7 +395,7 @@ static int parameters_status(const struct run_args *a, struct policy_module *m)
 		if (policy_params_set(m, params, key, eq + 1, why))
 			return CLI_USAGE;
 	}
-	i = policy_instance_new(m, &nominal, params, &pi, why) == 0;
+	i = policy_instance_new(m, &policy_trial_shape, params, &pi, why) == 0;
 	if (i)
 		policy_instance_free(pi);
 	return i ? CLI_ERROR : CLI_USAGE;

@@ -43,19 +43,6 @@ static void lines_add(struct lines *l, const struct config *c, int at, const cha
 	free(line);
 }
 
-/* A target like those of a small machine: only good enough to find parameters that clash. */
-static const struct pcptune_shape trial_shape = {
-	.size = sizeof(struct pcptune_shape),
-	.n_zones = 1,
-	.n_cpus = 3,
-	.host_cpus = 2,
-	.managed_pages = 1u << 20,
-	.low_wmark_pages = 4096,
-	.budget_pages = 1u << 17,
-	.high_limit = 1u << 20,
-	.interval_ms = 100,
-};
-
 static void rule_why(const struct config_rule *r, int i, char *buf, size_t n)
 {
 	char uid[40] = "";
@@ -105,7 +92,7 @@ static bool rule_choice(const struct config *c, const struct config_rule *r, int
 	ch->dry_run = r->dry_run < 0 ? c->dry_run : r->dry_run != 0;
 	if (!rule_params(c, r, ch, l))
 		return false;
-	if (policy_instance_new(ch->module, &trial_shape, ch->params, &trial, why) < 0) {
+	if (policy_instance_new(ch->module, &policy_trial_shape, ch->params, &trial, why) < 0) {
 		lines_add(l, c, r->line, why);
 		return false;
 	}

@@ -61,6 +61,9 @@ int policy_sentence(const char *sentence, const int64_t arg[4], uint32_t old_hig
 /* ---- instances ---- */
 struct policy_instance;
 
+/* A target of a small machine: good enough to find parameters that clash before there is one. */
+extern const struct pcptune_shape policy_trial_shape;
+
 /* values of the control words of one CPU; the same fields as a change */
 struct limits {
 	uint32_t high, high_min, high_max, batch, scale_max, rules;

@@ -28,6 +28,18 @@ struct host_words {
 	uint32_t pending[]; /* high that was given, 0: nothing is on its way */
 };
 
+const struct pcptune_shape policy_trial_shape = {
+	.size = sizeof(struct pcptune_shape),
+	.n_zones = 1,
+	.n_cpus = 3,
+	.host_cpus = 2,
+	.managed_pages = 1u << 20,
+	.low_wmark_pages = 4096,
+	.budget_pages = 1u << 17,
+	.high_limit = 1u << 20,
+	.interval_ms = 100,
+};
+
 struct policy_instance {
 	struct policy_module *module;
 	const struct pcptune_policy *desc;

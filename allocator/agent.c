@@ -23,6 +23,7 @@
 
 #include "allocator/agent.h"
 #include "allocator/deferred.h"
+#include "allocator/hold.h"
 #include "allocator/limits.h"
 #include "allocator/pcp.h"
 
@@ -287,6 +288,7 @@ static void *agent(void *unused)
 	prctl(PR_SET_NAME, "pcpalloc-agent");
 	pcpa_cpu_is_agent();
 	learn_cache();
+	pcpa_hold_tune();
 	for (;;) {
 		uint32_t wake = __atomic_load_n(&pcpa_heap.header->wake, __ATOMIC_ACQUIRE);
 		struct look l = {.now = pcpa_now_ns(), .lease = pcpa_lease_valid()};
@@ -296,8 +298,10 @@ static void *agent(void *unused)
 
 		pcpa_proc_add(&pcpa_heap.proc->agent_ticks, 1);
 		l.tick = l.now >= next_tick;
-		if (l.tick)
+		if (l.tick) {
 			next_tick = l.now + TICK_MS * MS;
+			pcpa_hold_tune();
+		}
 		look_at_cpus(&l);
 		pending = look_at_zones(l.tick);
 		returned = pending && pcpa_return_pages(SLACK_PAGES, RETURN_PAGES, COLD_TICKS, 1);
@@ -419,6 +423,7 @@ void pcpa_agent_forget(void)
 {
 	pcpa_lock_forget_waiters(&return_lock);
 	pcpa_attach_forget();
+	pcpa_hold_forget();
 	pcpa_put(&started, NOTHING);
 	pcpa_put(&leader_ends, 0);
 	pcpa_put(&pcpa_agent_bell, 1);

@@ -155,7 +155,7 @@ static void count_failure(uint32_t slot)
 	struct pcpa_zone *z = &pcpa_heap.zones[pcpa_heap.home[slot]];
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
 
-	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
+	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
 	pcpa_count(&b->zctr.alloc_failed, 1);
 	pcpa_zone_leave(z);
 }
@@ -486,6 +486,7 @@ static const char *audit_zone(struct pcpa_zone *z, uint32_t mark)
 	/* blocks on lists that sections serve are tagged as in use */
 	uint64_t in_use, listed, held = 0, untagged = 0, net = z->gauges->inherited_in_use;
 	uint64_t zone_net = net + z->gauges->inherited_held;
+	uint64_t taken = 0;
 	const char *what = pcpa_zone_check(z, &in_use, &listed);
 
 	for (uint32_t slot = 0; slot < pcpa_heap.n_slots && !what; slot++) {
@@ -496,6 +497,8 @@ static const char *audit_zone(struct pcpa_zone *z, uint32_t mark)
 		pcpa_pcp_totals(b, &allocated, &freed);
 		net += allocated - freed;
 		zone_net += b->zctr.alloc_zone - b->zctr.free_zone;
+		taken += b->zctr.lock_alloc_taken + b->zctr.lock_free_taken +
+			 b->zctr.lock_agent_taken;
 		held += pcpa_pcp_pages(b);
 		if (pcpa_by_sections(b))
 			untagged += pcpa_pcp_pages(b);
@@ -505,6 +508,8 @@ static const char *audit_zone(struct pcpa_zone *z, uint32_t mark)
 	in_use -= untagged;
 	if (listed + untagged != held)
 		return "blocks marked as listed are on no list";
+	if (taken != pcpa_hold_total(z->gauges) + z->brief)
+		return "takes of the zone lock are not in the histogram of holds";
 	if (net != in_use)
 		return "allocated - freed is not the pages in use";
 	return zone_net == in_use + held

@@ -591,7 +591,7 @@ void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 
 	if (pcpa_in_zone)
 		return NULL;
-	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
+	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
 	pfn = pcpa_zone_take(z, order, PCPA_IN_USE);
 	if (pfn != PCPA_NO_PAGE) {
 		pcpa_count(&b->zctr.alloc_zone, 1u << order);
@@ -610,7 +610,7 @@ void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void
 		pcpa_deferred_push(block, order);
 		return;
 	}
-	pcpa_zone_enter(z, PCPA_PATH_FREE, &b->zctr);
+	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
 	pcpa_zone_give(z, pcpa_page_number(z, block), order, PCPA_BACKED);
 	pcpa_count(&b->zctr.free_zone, 1u << order);
 	pcpa_count(&b->zctr.free_direct, 1u << order);
@@ -637,7 +637,7 @@ void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, 
 		put_off(z, pfn, at, end);
 		return;
 	}
-	pcpa_zone_enter(z, PCPA_PATH_FREE, &b->zctr);
+	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
 	for (unsigned order; at < end; at += (size_t)1 << order) {
 		order = pcpa_piece_order(at, end);
 		pcpa_zone_give(z, pfn + (uint32_t)at, order, PCPA_BACKED);

@@ -56,6 +56,10 @@ static const struct pcptune_desc rows[] = {
 	ROW(field, unit, PCPTUNE_KIND_GAUGE, PCPTUNE_LEVEL_ZONE, 8, \
 	    (uint32_t)offsetof(struct pcptune_zone_block, field), line)
 #include <pcptune/counters.def>
+#define PCPTUNE_HOLD(field, unit, line, para)                         \
+	ROW(field, unit, PCPTUNE_KIND_COUNTER, PCPTUNE_LEVEL_ZONE, 8, \
+	    (uint32_t)offsetof(struct pcptune_zone_block, field), line)
+#include <pcptune/counters.def>
 #define PCPTUNE_PROC(field, unit, line, para)                         \
 	ROW(field, unit, PCPTUNE_KIND_COUNTER, PCPTUNE_LEVEL_PROC, 8, \
 	    (uint32_t)offsetof(struct pcptune_proc_block, field), line)
@@ -268,6 +272,10 @@ static void reset_zone(struct pcptune_zone_block *g, uint32_t zone)
 	}
 	g->inherited_in_use += in_use;
 	g->inherited_held = held;
+	pcpa_heap.zones[zone].brief = 0;
+	g->hold_max_ns = 0;
+#define PCPTUNE_HOLD(field, unit, line, para) g->field = 0;
+#include <pcptune/counters.def>
 }
 
 /*

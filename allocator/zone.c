@@ -68,6 +68,16 @@ static void list_del(struct pcpa_zone *z, uint32_t pfn, unsigned order)
 
 /* ---- blocks ---- */
 
+/* A brief hold that was not to be timed turns out to be a long one: from here on it is. */
+static void turns_long(struct pcpa_zone *z)
+{
+	if (z->weight)
+		return;
+	z->brief--;
+	z->weight = 1;
+	z->hold = pcpa_hold_begin();
+}
+
 /*
  * The next block of what was reserved becomes accessible: until then mlockall() has nothing to
  * lock, and strict overcommit nothing to count. False: none is left, or the system refuses.
@@ -76,7 +86,10 @@ static bool grow(struct pcpa_zone *z)
 {
 	void *at = pcpa_page_address(z, z->grown);
 	int saved = errno;
-	bool done = z->grown < z->n_pages && !mprotect(at, PCPA_ZONE_ALIGN, PROT_READ | PROT_WRITE);
+	bool done;
+
+	turns_long(z);
+	done = z->grown < z->n_pages && !mprotect(at, PCPA_ZONE_ALIGN, PROT_READ | PROT_WRITE);
 
 	errno = saved;
 	if (!done)
@@ -209,9 +222,7 @@ static struct path_counters counters_of(struct pcptune_zctr *c, enum pcpa_path p
 	}
 }
 
-#define TIMED_HOLDS 64u
-
-void pcpa_zone_enter(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr)
+static void enter(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr)
 {
 	uint64_t start = 0, waited = 0;
 	struct path_counters c = counters_of(ctr, path);
@@ -230,7 +241,22 @@ void pcpa_zone_enter(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zc
 		pcpa_count(c.contended, 1);
 		pcpa_count(c.wait_ns, waited);
 	}
-	z->hold_start = ++z->holds % TIMED_HOLDS ? 0 : pcpa_now_ns();
+}
+
+void pcpa_zone_enter(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr)
+{
+	enter(z, path, ctr);
+	z->weight = 1;
+	z->hold = pcpa_hold_begin();
+}
+
+void pcpa_zone_enter_brief(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr)
+{
+	enter(z, path, ctr);
+	z->brief = (z->brief + 1) % PCPA_TIMED;
+	z->weight = z->brief ? 0 : PCPA_TIMED;
+	if (z->weight)
+		z->hold = pcpa_hold_begin();
 }
 
 void pcpa_zone_publish(struct pcpa_zone *z)
@@ -244,13 +270,23 @@ void pcpa_zone_publish(struct pcpa_zone *z)
 	pcpa_put(&g->returned_pages, z->bare_pages);
 }
 
+/* The sums of a path are multiples of PCPA_TIMED, which a log stores in less room. */
+static void count_hold(struct pcpa_zone *z)
+{
+	uint64_t ns = pcpa_hold_ns(&z->hold);
+
+	if (z->gauges)
+		pcpa_hold_count(z->gauges, ns, z->weight);
+	if (z->weight == PCPA_TIMED || ++z->holds % PCPA_TIMED == 0)
+		pcpa_count(counters_of(z->ctr, z->path).hold_ns, ns * PCPA_TIMED);
+}
+
 void pcpa_zone_leave(struct pcpa_zone *z)
 {
 	update_state(z);
 	pcpa_zone_publish(z);
-	if (z->hold_start)
-		pcpa_count(counters_of(z->ctr, z->path).hold_ns,
-			   (pcpa_now_ns() - z->hold_start) * TIMED_HOLDS);
+	if (z->weight)
+		count_hold(z);
 	pcpa_lock_release(&z->lock);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	if (!--pcpa_in_zone)

@@ -18,12 +18,14 @@
 
 #include <pcptune/segment.h>
 
+#include "allocator/hold.h"
 #include "allocator/lock.h"
 #include "allocator/sys.h"
 
 #define PCPA_ORDERS	(PCPTUNE_MAX_ORDER + 1)
 #define PCPA_BLOCK	(1u << PCPTUNE_MAX_ORDER) /* pages the zone grows by */
 #define PCPA_BAD_KEPT	16u
+#define PCPA_TIMED	64u /* of so many brief holds one is timed and stands for all of them */
 #define PCPA_NO_PAGE	UINT32_MAX
 #define PCPA_ZONE_ALIGN ((size_t)PCPA_BLOCK << PCPTUNE_PAGE_SHIFT)
 
@@ -70,8 +72,10 @@ struct pcpa_zone {
 	/* of the hold in progress */
 	struct pcptune_zctr *ctr;
 	enum pcpa_path path;
-	uint32_t holds;
-	uint64_t hold_start; /* 0: not timed */
+	uint32_t brief;	 /* brief holds since the last that was timed */
+	uint32_t holds;	 /* the others */
+	uint32_t weight; /* holds that this one stands for in the histogram, 0: is not timed */
+	struct pcpa_hold hold;
 } __attribute__((aligned(128)));
 
 /*
@@ -129,6 +133,8 @@ int pcpa_zone_reserve(struct pcpa_zone *z, uint32_t id, uint64_t n_pages, int no
  * release empties the stack of frees that handlers put off.
  */
 void pcpa_zone_enter(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr);
+/* The same for a hold that moves one block: too short to be timed each time. */
+void pcpa_zone_enter_brief(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr);
 void pcpa_zone_leave(struct pcpa_zone *z);
 
 /* Under the lock: one block out of, or into, the buddy system. PCPA_NO_PAGE: none. */

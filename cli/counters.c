@@ -35,6 +35,7 @@ const struct cli_counter cli_counters[] = {
 #define PCPTUNE_PCTR(field, unit, line, para)	CPU_ROW(field, unit, line, para, "counter", 64)
 #define PCPTUNE_GAUGE(field, unit, line, para)	CPU_ROW(field, unit, line, para, "gauge", 32)
 #define PCPTUNE_ZGAUGE(field, unit, line, para) {#field, unit, line, para, "gauge", "zone", 0, 0},
+#define PCPTUNE_HOLD(field, unit, line, para)	{#field, unit, line, para, "counter", "zone", 0, 0},
 #define PCPTUNE_PROC(field, unit, line, para) \
 	{#field, unit, line, para, "counter", "process", 0, 0},
 #include <pcptune/counters.def>

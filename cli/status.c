@@ -180,6 +180,31 @@ static void add_row(struct text_table *t, const struct status_row *r)
 	text_table_end_row(t);
 }
 
+/*
+ * How long the lock of a zone is held, of the zone where it was held longest. Not one of the facts:
+ * the live view has no line to spare for what changes once a day.
+ */
+static void print_holds(const json_t *target)
+{
+	uint64_t p50 = 0, p99 = 0, most = 0;
+	char text[3][32];
+	json_t *zone;
+	size_t i;
+
+	json_array_foreach (json_object_get(target, "zones"), i, zone) {
+		if (cli_u64(zone, "hold_max_ns") <= most)
+			continue;
+		most = cli_u64(zone, "hold_max_ns");
+		p99 = cli_u64(zone, "hold_p99_ns");
+		p50 = cli_u64(zone, "hold_p50_ns");
+	}
+	if (most)
+		printf("zone lock held for p50 %s, p99 %s, at most %s\n",
+		       text_ns(p50, text[0], sizeof(text[0])),
+		       text_ns(p99, text[1], sizeof(text[1])),
+		       text_ns(most, text[2], sizeof(text[2])));
+}
+
 static int print_target(const json_t *target)
 {
 	size_t n = walk_target(target, NULL), i;
@@ -200,6 +225,7 @@ static int print_target(const json_t *target)
 			text_table_print(t, stdout, text_colour(stdout));
 		else
 			printf("no CPU was used yet\n");
+		print_holds(target);
 	}
 	i = rows && t;
 	free(rows);

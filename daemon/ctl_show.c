@@ -167,6 +167,9 @@ static json_t *show_zone(struct target *t, uint32_t zone)
 	put(o, "managed_pages", z.managed_pages);
 	put(o, "free_pages", z.free_pages);
 	put(o, "low_wmark_pages", z.low_wmark_pages);
+	put(o, "hold_p50_ns", segreader_hold_ns(&z, 500));
+	put(o, "hold_p99_ns", segreader_hold_ns(&z, 990));
+	put(o, "hold_max_ns", z.hold_max_ns);
 	for (uint32_t i = zone * t->info.n_cpus; i < (zone + 1) * t->info.n_cpus; i++) {
 		target_cpu_total(t, i, &c);
 		if (c.high)
@@ -252,6 +255,7 @@ static json_t *show_zone_counters(struct target *t, uint32_t zone)
 	put(o, "id", z.id);
 	json_object_set_new(o, "node", json_integer(z.node));
 #define PCPTUNE_ZGAUGE(field, unit, line, para) put(o, #field, z.field);
+#define PCPTUNE_HOLD(field, unit, line, para)	put(o, #field, z.field);
 #include <pcptune/counters.def>
 	for (uint32_t i = zone * t->info.n_cpus; i < (zone + 1) * t->info.n_cpus; i++)
 		json_array_append_new(cpus, show_cpu_counters(t, i));

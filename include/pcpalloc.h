@@ -148,7 +148,8 @@ PCPA_API int pcpa_get_stats(struct pcpa_stats *stats); /* 0 or -errno */
 
 /*
  * The invariants, checked with every lock held: allocated - freed = in use, and
- * alloc_zone - free_zone = in use + on lists, and each page accounted for once.
+ * alloc_zone - free_zone = in use + on lists, each page accounted for once, and each hold of the
+ * zone lock in the histogram of holds.
  * 0: hold. -EUCLEAN: do not; *ret_what (if not NULL) names the first breach (static text).
  */
 PCPA_API int pcpa_audit(const char **ret_what);

@@ -105,6 +105,7 @@ static const struct counter_row counters[] = {
 #define PCPTUNE_PCTR(field, unit, line, para)	{"pctr", #field, unit, line, para},
 #define PCPTUNE_GAUGE(field, unit, line, para)	{"gauge", #field, unit, line, para},
 #define PCPTUNE_ZGAUGE(field, unit, line, para) {"zgauge", #field, unit, line, para},
+#define PCPTUNE_HOLD(field, unit, line, para)	{"hold", #field, unit, line, para},
 #define PCPTUNE_PROC(field, unit, line, para)	{"proc", #field, unit, line, para},
 #include <pcptune/counters.def>
 };

@@ -468,7 +468,29 @@ void segreader_zone(const struct segreader *sr, uint32_t zone, struct segreader_
 	ret->id = LOAD(&b->id);
 	ret->node = zone_node(sr, zone);
 #define PCPTUNE_ZGAUGE(field, unit, line, para) ret->field = LOAD(&b->field);
+#define PCPTUNE_HOLD(field, unit, line, para)	ret->field = LOAD(&b->field);
 #include <pcptune/counters.def>
+}
+
+uint64_t segreader_hold_ns(const struct segreader_zone *z, unsigned permille)
+{
+	const uint64_t rows[] = {
+#define PCPTUNE_HOLD(field, unit, line, para) z->field,
+#include <pcptune/counters.def>
+	};
+	const size_t n = sizeof(rows) / sizeof(rows[0]);
+	uint64_t all = 0, seen = 0, most = 0;
+
+	/* a target may write anything: shares of at most 2^48 each can not overflow */
+	for (size_t i = 0; i < n; i++)
+		all += rows[i] >> 48 ? UINT64_C(1) << 48 : rows[i];
+	for (size_t i = 0; i < n && (!seen || seen * 1000 < all * permille); i++) {
+		seen += rows[i] >> 48 ? UINT64_C(1) << 48 : rows[i];
+		most = i + 1 == n ? UINT64_MAX : (UINT64_C(64) << i) - 1;
+	}
+	if (!seen)
+		return 0;
+	return most < z->hold_max_ns ? most : z->hold_max_ns;
 }
 
 void segreader_proc(const struct segreader *sr, struct segreader_proc *ret)

@@ -72,8 +72,15 @@ struct segreader_zone {
 	int32_t node;
 #define PCPTUNE_ZGAUGE(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>
+#define PCPTUNE_HOLD(field, unit, line, para) uint64_t field;
+#include <pcptune/counters.def>
 };
 void segreader_zone(const struct segreader *sr, uint32_t zone, struct segreader_zone *ret);
+/*
+ * What `permille` (0 .. 1000) of the holds of the zone lock did not exceed, in ns, rounded up to
+ * the end of its row of the histogram, or to the longest hold; 0: no hold yet.
+ */
+uint64_t segreader_hold_ns(const struct segreader_zone *z, unsigned permille);
 struct segreader_proc {
 #define PCPTUNE_PROC(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>

@@ -150,6 +150,8 @@ struct pcptune_zone_block {
 	int32_t node; /* NUMA node, -1: none */
 #define PCPTUNE_ZGAUGE(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>
+#define PCPTUNE_HOLD(field, unit, line, para) uint64_t field;
+#include <pcptune/counters.def>
 } __attribute__((aligned(128)));
 
 struct pcptune_proc_block {

@@ -23,7 +23,8 @@ def target(n, name, cpus, **values):
          "attached_s": 12.5, "cpu_us": 900000, "contend_pct": 2.25, "held_pages": 256,
          "decisions": 7,
          "zones": [{"id": 0, "node": 0, "managed_pages": 1 << 20, "free_pages": 1 << 19,
-                    "low_wmark_pages": 1000, "cpus": cpus}]}
+                    "low_wmark_pages": 1000, "hold_p50_ns": 511, "hold_p99_ns": 2047,
+                    "hold_max_ns": 13107, "cpus": cpus}]}
     t.update(values)
     return t
 

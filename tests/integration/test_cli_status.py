@@ -25,12 +25,13 @@ def status_shows_every_value_of_every_cpu():
     lines = r.stdout.splitlines()
     assert lines[0].startswith("3 page_fault1  pid 4003  policy contention (running)  "
                                "held 256 pages (1.0 MiB)  contend% 2.25  decisions 7"), r.stdout
+    assert lines[4] == "zone lock held for p50 511 ns, p99 2.0 us, at most 13.1 us", r.stdout
     assert lines[1].split() == ("zone cpu count high high_min high_max batch alloc_zone free_high "
                                 "contend% mode").split(), r.stdout
     assert lines[2].split() == ("0 0 10 378 63 3780 63 1,234,567 3 2.50 locked").split(), r.stdout
     assert lines[3].split()[9] == "-", "CPU time not known"
-    assert lines[5].startswith("9 sqlite3") and "DRY RUN" in lines[5] and "pinned 1" in lines[5]
-    assert lines[7].endswith("locked pinned"), r.stdout
+    assert lines[6].startswith("9 sqlite3") and "DRY RUN" in lines[6] and "pinned 1" in lines[6]
+    assert lines[8].endswith("locked pinned"), r.stdout
     assert "\x1b" not in r.stdout, "no colour on a pipe"
 
 

@@ -117,6 +117,9 @@ static inline uint32_t fake_desc(struct pcptune_desc *d)
 #define PCPTUNE_ZGAUGE(f, u, l, p)                                   \
 	FAKE_ROW(f, u, l, PCPTUNE_KIND_GAUGE, PCPTUNE_LEVEL_ZONE, 8, \
 		 offsetof(struct pcptune_zone_block, f))
+#define PCPTUNE_HOLD(f, u, l, p)                                       \
+	FAKE_ROW(f, u, l, PCPTUNE_KIND_COUNTER, PCPTUNE_LEVEL_ZONE, 8, \
+		 offsetof(struct pcptune_zone_block, f))
 #define PCPTUNE_PROC(f, u, l, p)                                       \
 	FAKE_ROW(f, u, l, PCPTUNE_KIND_COUNTER, PCPTUNE_LEVEL_PROC, 8, \
 		 offsetof(struct pcptune_proc_block, f))

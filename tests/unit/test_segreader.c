@@ -1023,6 +1023,29 @@ static void test_mutations(void **state)
 	free(copy);
 }
 
+/* Rounded up to the end of the row, never beyond the longest; whatever the target wrote. */
+static void test_holds(void **state)
+{
+	struct segreader_zone z = {.id = 0};
+
+	(void)state;
+	assert_int_equal(segreader_hold_ns(&z, 500), 0);
+	z.hold_from_0ns = 98;
+	z.hold_from_1024ns = 1;
+	z.hold_from_8388608ns = 1;
+	z.hold_max_ns = 123456789;
+	assert_int_equal(segreader_hold_ns(&z, 0), 63);
+	assert_int_equal(segreader_hold_ns(&z, 980), 63);
+	assert_int_equal(segreader_hold_ns(&z, 981), 2047);
+	assert_int_equal(segreader_hold_ns(&z, 990), 2047);
+	assert_int_equal(segreader_hold_ns(&z, 991), 123456789);
+	assert_int_equal(segreader_hold_ns(&z, 1000), 123456789);
+	z.hold_max_ns = 1500;
+	assert_int_equal(segreader_hold_ns(&z, 990), 1500);
+	z.hold_from_0ns = z.hold_from_64ns = z.hold_from_1024ns = UINT64_MAX;
+	assert_int_equal(segreader_hold_ns(&z, 400), 127);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -1050,6 +1073,7 @@ int main(void)
 		cmocka_unit_test(test_control),
 		cmocka_unit_test(test_wake),
 		cmocka_unit_test(test_mutations),
+		cmocka_unit_test(test_holds),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

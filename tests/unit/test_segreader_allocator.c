@@ -90,6 +90,9 @@ static void check_description(struct segreader *sr)
 #define PCPTUNE_ZCTR		     ROW
 #define PCPTUNE_PCTR		     ROW
 #define PCPTUNE_GAUGE		     ROW
+#define PCPTUNE_ZGAUGE		     ROW
+#define PCPTUNE_HOLD		     ROW
+#define PCPTUNE_PROC		     ROW
 #include <pcptune/counters.def>
 #undef ROW
 	};

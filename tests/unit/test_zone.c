@@ -10,6 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -242,6 +243,102 @@ static void lock_is_counted(void **state)
 	assert_int_equal(pcpa_in_zone, 0);
 }
 
+/* The names of the rows say their bounds, in order, and each bound is in its own row. */
+static void rows_of_holds(void **state)
+{
+	static const char *const names[] = {
+#define PCPTUNE_HOLD(field, unit, line, para) #field,
+#include <pcptune/counters.def>
+	};
+	const size_t n = sizeof(names) / sizeof(names[0]);
+
+	(void)state;
+	for (size_t i = 0; i < n; i++) {
+		uint64_t from = i ? UINT64_C(32) << i : 0;
+		char name[40];
+
+		snprintf(name, sizeof(name), "hold_from_%llins", (long long)from);
+		assert_string_equal(names[i], name);
+		assert_int_equal(pcpa_hold_row(from), i);
+		if (i)
+			assert_int_equal(pcpa_hold_row(from - 1), i - 1);
+	}
+	assert_int_equal(pcpa_hold_row(UINT64_MAX), n - 1);
+}
+
+static uint64_t holds_in(const struct pcptune_zone_block *g, unsigned from)
+{
+	const uint64_t *row = &g->hold_from_0ns;
+	uint64_t sum = 0;
+
+	for (const uint64_t *end = (const uint64_t *)(const void *)(g + 1); row + from < end; row++)
+		sum += row[from];
+	return sum;
+}
+
+/* Every hold is in the histogram once, a long one where it belongs; by the clock and by cycles. */
+static void every_hold_is_in_a_row(void **state)
+{
+	struct pcptune_zone_block g = {0};
+	struct pcptune_zctr c = {0};
+
+	(void)state;
+	zone.gauges = &g;
+	for (int by_cycles = 0; by_cycles < 2; by_cycles++) {
+		uint64_t before = holds_in(&g, 0), long_ones = holds_in(&g, pcpa_hold_row(4194304));
+		uint64_t start, most;
+
+		for (int i = 0; i < 1000; i++) {
+			pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+			pcpa_zone_leave(&zone);
+		}
+		assert_int_equal(holds_in(&g, 0) - before, 1000);
+		g.hold_max_ns = 0;
+		start = pcpa_now_ns();
+		pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &c);
+		usleep(5000);
+		pcpa_zone_leave(&zone);
+		most = pcpa_now_ns() - start;
+		assert_true(holds_in(&g, pcpa_hold_row(4194304)) > long_ones);
+		/* a cycle is known to a thousandth */
+		assert_in_range(g.hold_max_ns, 4990000, most + most / 1000);
+		for (int i = 0; i < 3 && !by_cycles; i++) {
+			pcpa_hold_tune();
+			usleep(150000);
+		}
+	}
+	zone.gauges = NULL;
+}
+
+/* A brief hold is timed once in PCPA_TIMED times, and counts as many. */
+static void brief_holds_are_sampled(void **state)
+{
+	struct pcptune_zone_block g = {0};
+	struct pcptune_zctr c = {0};
+
+	(void)state;
+	zone.gauges = &g;
+	for (unsigned i = 0; i < 10 * PCPA_TIMED + 5; i++) {
+		pcpa_zone_enter_brief(&zone, PCPA_PATH_FREE, &c);
+		pcpa_zone_leave(&zone);
+	}
+	assert_int_equal(zone.brief, 5);
+	assert_int_equal(pcpa_hold_total(&g), 10 * PCPA_TIMED);
+	assert_int_equal(c.lock_free_taken, 10 * PCPA_TIMED + 5);
+	assert_true(c.lock_free_hold_ns > 0 && c.lock_free_hold_ns % PCPA_TIMED == 0);
+	pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+	pcpa_zone_leave(&zone);
+	assert_int_equal(zone.brief, 5);
+	assert_int_equal(pcpa_hold_total(&g), 10 * PCPA_TIMED + 1);
+	/* one that has to ask the system for memory is timed after all */
+	pcpa_zone_enter_brief(&zone, PCPA_PATH_ALLOC, &c);
+	assert_int_not_equal(pcpa_zone_take(&zone, 0, PCPA_IN_USE), PCPA_NO_PAGE);
+	pcpa_zone_leave(&zone);
+	assert_int_equal(zone.brief, 5);
+	assert_int_equal(pcpa_hold_total(&g), 10 * PCPA_TIMED + 2);
+	zone.gauges = NULL;
+}
+
 static void *hold_long(void *held)
 {
 	struct pcptune_zctr c = {0};
@@ -329,6 +426,9 @@ int main(void)
 		cmocka_unit_test_setup(young_blocks_stay, set_up),
 		cmocka_unit_test_setup(watermarks, set_up),
 		cmocka_unit_test_setup(lock_is_counted, set_up),
+		cmocka_unit_test_setup(rows_of_holds, set_up),
+		cmocka_unit_test_setup(every_hold_is_in_a_row, set_up),
+		cmocka_unit_test_setup(brief_holds_are_sampled, set_up),
 		cmocka_unit_test_setup(waiting_is_timed, set_up),
 		cmocka_unit_test_setup(lock_excludes, set_up),
 		cmocka_unit_test_setup(check_finds_damage, set_up),

@@ -16,11 +16,12 @@
  * free(); posix_memalign() returns its error; realloc(p, 0) frees.
  *
  * Recursion. What runs inside our side (thread creation, the error callback, the dynamic linker)
- * may call malloc: preload_zone.c passes such calls on. This file has no state.
+ * may call malloc: preload_zone.c passes such calls on, unless the fast path can serve them, which
+ * calls nobody. This file has no state.
  *
  * Signals: as far as the next malloc. Fork: the child has all blocks; see pcpalloc.h.
  */
-#include "allocator/preload.h"
+#include "allocator/preload_fast.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -47,19 +48,38 @@ static bool is_power_of_two(size_t v)
 	return v && !(v & (v - 1));
 }
 
-/* ---- new blocks; static, so that a program's own malloc does not get between ---- */
+/*
+ * ---- new blocks; static, so that a program's own malloc does not get between ----
+ *
+ * What is rare is noinline, so that nothing is saved on the way of what is not.
+ */
 
-static void *alloc_plain(size_t size)
+static __attribute__((noinline, cold)) void *alloc_rare(size_t size)
 {
-	const struct preload_next *n;
-	void *p;
+	const struct preload_next *n = preload_next();
 
-	if (preload_wants(size) && (p = preload_zone_alloc(size, 0)))
-		return p;
-	n = preload_next();
 	if (!n)
 		return preload_arena_alloc(0, size);
 	return n->malloc ? n->malloc(size) : no_memory();
+}
+
+static inline void *alloc_next(size_t size)
+{
+	void *(*next)(size_t) = __atomic_load_n(&preload_next_table.malloc, __ATOMIC_ACQUIRE);
+
+	return __builtin_expect(next != NULL, 1) ? next(size) : alloc_rare(size);
+}
+
+static __attribute__((noinline)) void *alloc_ours(size_t size)
+{
+	void *p = preload_zone_alloc(size, 0);
+
+	return p ? p : alloc_next(size);
+}
+
+static void *alloc_plain(size_t size)
+{
+	return preload_wants(size) ? alloc_ours(size) : alloc_next(size);
 }
 
 static void *alloc_zeroed(size_t count, size_t each)
@@ -70,8 +90,12 @@ static void *alloc_zeroed(size_t count, size_t each)
 
 	if (__builtin_mul_overflow(count, each, &size))
 		return no_memory();
-	if (preload_wants(size) && (p = preload_zone_alloc(size, 0)))
-		return memset(p, 0, size);
+	if (preload_wants(size)) {
+		if (!preload_fast_alloc(size, &p))
+			p = preload_zone_alloc(size, 0);
+		if (p)
+			return memset(p, 0, size);
+	}
 	n = preload_next();
 	if (!n)
 		return preload_arena_alloc(0, size);
@@ -81,30 +105,40 @@ static void *alloc_zeroed(size_t count, size_t each)
 /* Our side's part of the aligned calls; what it does not take is for the next malloc to judge. */
 static void *alloc_aligned(size_t align, size_t size)
 {
+	void *p;
+
 	if (!preload_wants(size) || !is_power_of_two(align) || align > PCPA_MAX_EXACT)
 		return NULL;
+	if (align <= PAGE && preload_fast_alloc(size, &p))
+		return p;
 	return preload_zone_alloc(size, align);
 }
 
-static void free_block(void *p, const void *caller)
+static __attribute__((noinline)) void free_ours(void *p, const void *caller)
 {
-	const struct preload_next *n;
-	int e;
+	preload_zone_free(p, caller);
+}
 
-	if (!p)
+static __attribute__((noinline, cold)) void free_rare(void *p)
+{
+	const struct preload_next *n = preload_next();
+
+	if (n && n->free)
+		n->free(p);
+}
+
+static __attribute__((noinline)) void free_block(void *p, const void *caller)
+{
+	void (*next)(void *) = __atomic_load_n(&preload_next_table.free, __ATOMIC_ACQUIRE);
+
+	if (preload_zone_owns(p))
+		free_ours(p, caller);
+	else if (!p || preload_arena_owns(p))
 		return;
-	if (preload_zone_owns(p)) {
-		preload_zone_free(p, caller);
-		return;
-	}
-	if (preload_arena_owns(p))
-		return;
-	n = preload_next();
-	if (!n || !n->free)
-		return;
-	e = errno; /* kept by today's C libraries, not by older ones */
-	n->free(p);
-	errno = e;
+	else if (__builtin_expect(next != NULL, 1))
+		next(p);
+	else
+		free_rare(p);
 }
 
 /* ---- realloc ---- */
@@ -173,6 +207,10 @@ static void *resize(void *p, size_t size, const void *caller)
 
 PCPA_API void *malloc(size_t size)
 {
+	void *p;
+
+	if (__builtin_expect(preload_fast_alloc(size, &p), 1))
+		return p;
 	return alloc_plain(size);
 }
 
@@ -183,7 +221,8 @@ PCPA_API void *calloc(size_t count, size_t each)
 
 PCPA_API void free(void *p)
 {
-	free_block(p, CALLER);
+	if (__builtin_expect(!preload_fast_free(p), 0))
+		free_block(p, CALLER);
 }
 
 PCPA_API void cfree(void *p)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The three parts of the preload library.
+ * The parts of the preload library.
  *
  *   preload.c       the names that programs call (malloc, free, ...); decides which side serves
+ *   preload_fast.h  our side where nothing is unusual, inlined into malloc and free
  *   preload_zone.c  our side: page-grain blocks, their lengths, the malloc_* counters
  *   preload_next.c  the other side: the malloc that would have served without us
  *
@@ -23,7 +24,7 @@
 
 /* ---- the next malloc (preload_next.c) ---- */
 
-/* Members are NULL where the next malloc lacks a function. */
+/* Members are NULL where the next malloc lacks a function. free keeps errno. */
 struct preload_next {
 	void *(*malloc)(size_t);
 	void *(*calloc)(size_t, size_t);
@@ -58,7 +59,12 @@ static inline const struct preload_next *preload_next(void)
  * NULL and errno ENOMEM when it is used up.
  */
 void *preload_arena_alloc(size_t align, size_t size);
-bool preload_arena_owns(const void *p);
+#define PRELOAD_ARENA_SIZE 32768u
+extern unsigned char preload_arena[PRELOAD_ARENA_SIZE];
+static inline bool preload_arena_owns(const void *p)
+{
+	return (uintptr_t)p - (uintptr_t)preload_arena < PRELOAD_ARENA_SIZE;
+}
 size_t preload_arena_size(const void *p);
 
 /*
@@ -98,6 +104,11 @@ static inline bool preload_zone_owns(const void *p)
 
 /* p must be owned. An address that is no live block is reported and left alone. errno is kept. */
 void preload_zone_free(void *p, const void *caller);
+/*
+ * Returns p, a new block. preload_mine.gathered was full when `counted` was added to it: what it
+ * holds is added to the counters of the process.
+ */
+void *preload_zone_counted(void *p, uint64_t counted);
 /* Bytes of the block at p, 0: no live block begins there. */
 size_t preload_zone_size(const void *p);
 /*

@@ -5,8 +5,9 @@
  * It is found with dlsym(RTLD_NEXT), so it is libc's, or that of a library that the program is
  * linked with. dlsym() may itself allocate. A thread-local flag tells such a call from all others,
  * and a static arena serves it. Two threads may look up at the same time: both find the same
- * addresses, and each stores them whole (relaxed) before the flag preload_next_found (release), so
- * a reader that sees the flag (acquire) sees all of them. No lock is held while the dynamic linker
+ * addresses, and each stores them whole before the flag preload_next_found (release), so a reader
+ * that sees the flag (acquire) sees all of them. malloc and free look at their own address alone,
+ * which is stored with release, too, because what it needs was written before. No lock is held while the dynamic linker
  * runs.
  */
 #include "allocator/preload.h"
@@ -16,6 +17,11 @@
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
 
 struct preload_next preload_next_table;
 bool preload_next_found;
@@ -38,6 +44,46 @@ static const struct {
 	{"malloc_usable_size", offsetof(struct preload_next, usable_size)},
 };
 
+static void (*forgetful_free)(void *);
+
+static void free_and_keep_errno(void *p)
+{
+	int e = errno;
+
+	__atomic_load_n(&forgetful_free, __ATOMIC_RELAXED)(p);
+	errno = e;
+}
+
+/* free() of the GNU C library keeps errno since 2.33; others are not asked. */
+static bool keeps_errno(void *f)
+{
+#ifdef __GLIBC__
+	const char *v = gnu_get_libc_version();
+	void *in_libc = dlsym(RTLD_NEXT, "gnu_get_libc_version");
+	Dl_info next, libc;
+
+	if (v[0] != '2' || v[1] != '.' || strtol(v + 2, NULL, 10) < 33)
+		return false;
+	return in_libc && dladdr(f, &next) && dladdr(in_libc, &libc) &&
+	       next.dli_fbase == libc.dli_fbase;
+#else
+	(void)f;
+	return false;
+#endif
+}
+
+static void *free_that_keeps_errno(void *f)
+{
+	static void (*const keeper)(void *) = free_and_keep_errno;
+	void *k;
+
+	if (!f || keeps_errno(f))
+		return f;
+	__atomic_store_n((void **)&forgetful_free, f, __ATOMIC_RELAXED);
+	memcpy(&k, &keeper, sizeof(k));
+	return k;
+}
+
 static void look_up(void)
 {
 	int e = errno;
@@ -49,8 +95,10 @@ static void look_up(void)
 	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		void *f = dlsym(RTLD_NEXT, names[i].name);
 
+		if (names[i].offset == offsetof(struct preload_next, free))
+			f = free_that_keeps_errno(f);
 		__atomic_store_n((void **)((char *)&preload_next_table + names[i].offset), f,
-				 __ATOMIC_RELAXED);
+				 __ATOMIC_RELEASE);
 	}
 	looking = false;
 	__atomic_store_n(&preload_next_found, true, __ATOMIC_RELEASE);
@@ -67,16 +115,16 @@ const struct preload_next *preload_next_look_up(void)
 
 /* ---- the arena ---- */
 
-#define ARENA_SIZE 32768u
+#define ARENA_SIZE PRELOAD_ARENA_SIZE
 #define ARENA_UNIT 16u /* header and least alignment */
 
-static _Alignas(ARENA_UNIT) unsigned char arena[ARENA_SIZE];
+_Alignas(ARENA_UNIT) unsigned char preload_arena[ARENA_SIZE];
 static size_t arena_used;
 
 /* Where a block of size bytes ends that begins after `used`; its start goes to *ret_start. */
 static size_t arena_place(size_t used, size_t align, size_t size, size_t *ret_start)
 {
-	uintptr_t base = (uintptr_t)arena, at = base + used + ARENA_UNIT;
+	uintptr_t base = (uintptr_t)preload_arena, at = base + used + ARENA_UNIT;
 
 	at = (at + align - 1) & ~(uintptr_t)(align - 1);
 	*ret_start = at - base;
@@ -98,16 +146,11 @@ void *preload_arena_alloc(size_t align, size_t size)
 	} while (!__atomic_compare_exchange_n(&arena_used, &used, end, true, __ATOMIC_RELAXED,
 					      __ATOMIC_RELAXED));
 	/* the unit before the block is inside what was just claimed, so it is ours alone */
-	*(size_t *)(void *)(arena + start - ARENA_UNIT) = size;
-	return arena + start;
+	*(size_t *)(void *)(preload_arena + start - ARENA_UNIT) = size;
+	return preload_arena + start;
 full:
 	errno = ENOMEM;
 	return NULL;
-}
-
-bool preload_arena_owns(const void *p)
-{
-	return (uintptr_t)p - (uintptr_t)arena < ARENA_SIZE;
 }
 
 size_t preload_arena_size(const void *p)

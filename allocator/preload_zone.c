@@ -2,12 +2,14 @@
 /*
  * Our side of malloc: page-grain blocks and how long they are.
  *
- * Lengths. free() is told an address alone, so the number of pages of each block is kept in a
- * table beside the zone: 16 bits for each of its pages, reserved at the first block and backed by
- * memory only where blocks begin. An entry is written by the thread that owns the block, before
- * it returns the address and before it gives the pages back; 0 means that no block begins here.
- * free() takes the entry out with an exchange, so that of two frees of one block (a bug of the
- * program) only one gets through, and the other is reported.
+ * Lengths. free() is told an address alone. A block of up to 8 pages is one buddy block, and its
+ * tag has its order. A longer one is a row of buddy blocks: how many pages it has is kept in a
+ * table beside the zone, 16 bits for each of its pages, reserved at the first block and backed by
+ * memory only where such rows are. The other pages of a row are marked as inner ones there, since
+ * a piece of it looks like a block otherwise. Entries are written by the thread that owns the
+ * block, before it returns the address and before it gives the pages back. free() takes the length
+ * out with an exchange, so that of two frees of one row (a bug of the program) only one gets
+ * through, and the other is reported.
  *
  * Recursion. `inside` is set while this thread is in the allocator. A request that comes then
  * (from thread creation, the dynamic linker, the error callback, a signal handler) goes to the next
@@ -15,32 +17,36 @@
  *
  * Counters. malloc_* are words of the process that all threads write. To keep threads from
  * fighting for one cache line at every call, each thread gathers up to 1/32 of what it has done,
- * 16 calls at most, and adds that in one go. A thread that ends, a fork and exit() add the rest,
- * so the totals are exact from then on; a process that is killed or calls _exit() takes it along.
+ * 64 calls at most, in one word (preload_fast.h), and adds that in one go. A thread that ends, a
+ * fork and exit() add the rest, so the totals are exact from then on; a process that is killed or
+ * calls _exit() takes it along.
  */
 #include "allocator/pcp.h"
-#include "allocator/preload.h"
+#include "allocator/preload_fast.h"
 #include "allocator/agent.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #define PAGE	     ((size_t)PCPA_PAGE_SIZE)
 #define DEFAULT_MIN  PAGE
 #define DEFAULT_MAX  PCPA_MAX_EXACT
 #define GATHER_SHIFT 5
-#define GATHER_MAX   16u
 
 extern char **environ;
 
 size_t preload_lo, preload_span = SIZE_MAX;
+struct preload_fast preload_fast;
 
 enum state { UNREAD, READY, PASS_ON };
 static uint32_t state; /* enum state; moves away from UNREAD once */
 
-static uint16_t *lengths[PCPTUNE_MAX_ZONES]; /* pages of the block that begins at a page */
+static uint16_t *lengths[PCPTUNE_MAX_ZONES]; /* pages of the row that begins at a page, or INNER */
+#define INNER UINT16_MAX
+#define WHOLE PRELOAD_FAST_PAGES /* blocks of up to so many pages have their length in their tag */
 
 static PRELOAD_TLS bool inside;
 
@@ -86,6 +92,17 @@ static size_t setting(const char *name, size_t def)
 	return s && preload_parse_size(s, &v) && v >= 1 && v <= DEFAULT_MAX ? v : def;
 }
 
+/* Of the sizes that are ours, those that the fast path serves, or none. */
+static void set_fast_sizes(bool none)
+{
+	size_t lo = preload_lo, end = PRELOAD_FAST_SIZE + 1;
+
+	if (end > lo + preload_span + 1)
+		end = lo + preload_span + 1;
+	pcpa_put(&preload_fast.lo, lo);
+	__atomic_store_n(&preload_fast.sizes, none || end < lo ? 0 : end - lo, __ATOMIC_RELEASE);
+}
+
 static void set_range(size_t min, size_t max)
 {
 	bool none = min > max;
@@ -120,6 +137,7 @@ void preload_zone_setup(void)
 
 void preload_zone_forget(void)
 {
+	set_fast_sizes(true);
 	preload_lo = 0;
 	preload_span = SIZE_MAX;
 	state = UNREAD;
@@ -127,11 +145,15 @@ void preload_zone_forget(void)
 
 /* ---- the counters ---- */
 
+PRELOAD_TLS struct preload_mine preload_mine;
+
+/* What of this thread is not in the counters of the process yet, but for preload_mine. */
 struct gathered {
-	uint64_t bytes, pages;
-	uint32_t calls, limit;
+	uint64_t bytes, pages, calls;
+	uint64_t limit; /* calls that preload_mine began with */
 	uint64_t total;
-	bool known; /* the end of this thread adds the rest */
+	bool known;  /* we tried to hear of the end of this thread */
+	bool at_end; /* and will: it adds the rest */
 };
 
 static PRELOAD_TLS struct gathered mine;
@@ -140,28 +162,47 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool have_key;
 static bool ending; /* the process is: nobody may come by any more */
 
+static void take_gathered(struct gathered *g)
+{
+	uint64_t w = preload_mine.gathered;
+
+	preload_mine.gathered = 0;
+	g->calls += g->limit - (w >> PRELOAD_CALLS_SHIFT);
+	g->pages += w >> PRELOAD_PAGES_SHIFT & PRELOAD_PAGES_MASK;
+	g->bytes += w & UINT32_MAX;
+	g->limit = 0;
+}
+
+/* Of the calling thread. */
 static void add_gathered(struct gathered *g)
 {
 	struct pcptune_proc_block *proc = pcpa_proc();
 
+	take_gathered(g);
 	if (!proc || !g->calls)
 		return;
 	pcpa_proc_add(&proc->malloc_calls, g->calls);
 	pcpa_proc_add(&proc->malloc_bytes, g->bytes);
 	pcpa_proc_add(&proc->malloc_pages, g->pages);
 	g->total += g->calls;
-	g->calls = 0;
-	g->bytes = g->pages = 0;
-	g->limit = g->total >> GATHER_SHIFT < GATHER_MAX ? (uint32_t)(g->total >> GATHER_SHIFT)
-							 : GATHER_MAX;
+	g->calls = g->bytes = g->pages = 0;
+	if (!g->at_end)
+		return;
+	g->limit = g->total >> GATHER_SHIFT;
+	if (g->limit > PRELOAD_GATHER_MAX)
+		g->limit = PRELOAD_GATHER_MAX;
+	preload_mine.gathered = g->limit << PRELOAD_CALLS_SHIFT;
 }
 
 static void thread_ends(void *arg)
 {
-	add_gathered(arg);
+	struct gathered *g = arg;
+
+	g->at_end = false; /* destructors that run later may still allocate */
+	add_gathered(g);
 	if (syscall(SYS_gettid) == getpid())
 		pcpa_agent_leader_ends();
-	mine.known = false; /* destructors that run later may still allocate */
+	g->known = false;
 }
 
 static void before_fork(void)
@@ -179,8 +220,7 @@ static void join_in(struct gathered *g)
 {
 	pthread_once(&once, make_key);
 	g->known = true;
-	if (!have_key || pthread_setspecific(at_thread_end, g))
-		g->limit = 0;
+	g->at_end = have_key && !pthread_setspecific(at_thread_end, g);
 }
 
 static void count_call(size_t size, size_t pages)
@@ -189,11 +229,28 @@ static void count_call(size_t size, size_t pages)
 
 	if (__builtin_expect(!g->known, 0))
 		join_in(g);
+	if (preload_mine.gathered >> PRELOAD_CALLS_SHIFT && !pcpa_get(&ending)) {
+		preload_mine.gathered += preload_counted(pages) + size;
+		return;
+	}
+	take_gathered(g);
 	g->calls++;
 	g->bytes += size;
 	g->pages += pages;
-	if (g->calls > g->limit || __atomic_load_n(&ending, __ATOMIC_RELAXED))
-		add_gathered(g);
+	add_gathered(g);
+}
+
+void *preload_zone_counted(void *p, uint64_t counted)
+{
+	bool was = inside;
+	int e = errno;
+
+	inside = true;
+	preload_mine.gathered -= counted;
+	count_call(counted & UINT32_MAX, (counted >> PRELOAD_PAGES_SHIFT) & PRELOAD_PAGES_MASK);
+	inside = was;
+	errno = e;
+	return p;
 }
 
 static void count_passed(void)
@@ -208,6 +265,7 @@ static void count_passed(void)
 __attribute__((destructor)) static void process_ends(void)
 {
 	__atomic_store_n(&ending, true, __ATOMIC_RELAXED);
+	set_fast_sizes(true);
 	add_gathered(&mine);
 }
 
@@ -244,11 +302,56 @@ static uint16_t *length_at(const void *p, bool make)
 	return t ? &t[pcpa_page_number(z, p)] : NULL;
 }
 
+/* Pages of the block that begins at p, with this entry or NULL; 0: none does. */
+static size_t pages_at(const void *p, const uint16_t *length)
+{
+	const struct pcpa_zone *z = pcpa_heap_zone_of(p);
+	size_t pages = length ? pcpa_get(length) : INNER;
+	uint32_t order;
+
+	if (pages)
+		return pages == INNER ? 0 : pages;
+	order = (uint32_t)pcpa_tag_get(z, pcpa_page_number(z, p)) - pcpa_tag(PCPA_IN_USE, 0);
+	return order > PCPTUNE_COSTLY_ORDER ? 0 : (size_t)1 << order;
+}
+
 size_t preload_zone_size(const void *p)
 {
-	uint16_t *length = length_at(p, false);
+	return pages_at(p, length_at(p, false)) * PAGE;
+}
 
-	return length ? __atomic_load_n(length, __ATOMIC_RELAXED) * PAGE : 0;
+/* Of a row of n pages: the others are inner ones, or not any more. */
+static void mark_inner(uint16_t *length, size_t n, bool inner)
+{
+	memset(length + 1, inner ? 0xff : 0, (n - 1) * sizeof(*length));
+}
+
+/*
+ * Opens the fast path, once a block was served, so that the zones are known, and only if they have
+ * lists for it. Two threads may come at the same time: they write the same.
+ */
+static void open_fast_path(void)
+{
+	struct preload_fast *f = &preload_fast;
+	uint32_t n = pcpa_heap.n_zones;
+
+	if (!pcpa_fast_cpus() || pcpa_get(&ending))
+		return;
+	for (uint32_t i = 0; i < n; i++) {
+		struct preload_span *z = &f->zone[i];
+
+		if (!pcpa_get(&lengths[i]) && !make_lengths(&pcpa_heap.zones[i]))
+			return;
+		pcpa_put(&z->lengths, lengths[i]);
+		pcpa_put(&z->pages, pcpa_fast.zone[i].pages);
+		pcpa_put(&z->blocks, pcpa_fast.zone[i].blocks);
+		pcpa_put(&z->base, pcpa_fast.zone[i].base);
+		__atomic_store_n(&z->pages_end, pcpa_fast.zone[i].pages_end, __ATOMIC_RELEASE);
+	}
+	for (unsigned order = 0; order <= PCPTUNE_COSTLY_ORDER; order++)
+		pcpa_put(&f->counted[order], preload_counted((size_t)1 << order));
+	__atomic_store_n(&f->n_zones, n, __ATOMIC_RELEASE);
+	set_fast_sizes(false);
 }
 
 /* ---- blocks ---- */
@@ -266,8 +369,13 @@ static void *take(size_t size, size_t pages, size_t align)
 		pcpa_free_exact(p, pages * PAGE);
 		return NULL;
 	}
-	__atomic_store_n(length, (uint16_t)pages, __ATOMIC_RELAXED);
+	if (pages > WHOLE) {
+		mark_inner(length, pages, true);
+		pcpa_put(length, (uint16_t)pages);
+	}
 	count_call(size, pages);
+	if (__builtin_expect(!pcpa_get(&preload_fast.sizes), 0))
+		open_fast_path();
 	return p;
 }
 
@@ -315,10 +423,23 @@ void *preload_zone_alloc_growing(size_t size)
 	return may_serve(size) ? alloc(size, pages, 0) : NULL;
 }
 
-void preload_zone_free(void *p, const void *caller)
+/* The pages of the block at p, which is not to be freed again; 0: none begins there. */
+static size_t take_out(const void *p)
 {
 	uint16_t *length = length_at(p, false);
-	size_t pages = length ? __atomic_exchange_n(length, 0, __ATOMIC_RELAXED) : 0;
+	size_t pages = pages_at(p, length);
+
+	if (pages <= WHOLE)
+		return pages;
+	pages = __atomic_exchange_n(length, 0, __ATOMIC_RELAXED);
+	if (pages)
+		mark_inner(length, pages, false);
+	return pages;
+}
+
+void preload_zone_free(void *p, const void *caller)
+{
+	size_t pages = take_out(p);
 	bool was = inside;
 	int e = errno;
 
@@ -373,13 +494,18 @@ static void give_tail_back(void *p, size_t have, size_t keep)
 bool preload_zone_resize(void *p, size_t size)
 {
 	uint16_t *length = length_at(p, false);
-	size_t need = pages_of(size), have = length ? *length : 0;
+	size_t need = pages_of(size), have = pages_at(p, length);
 
 	if (need > have || !need)
 		return false;
-	if (have > need + spare(need)) {
-		__atomic_store_n(length, (uint16_t)need, __ATOMIC_RELAXED);
-		give_tail_back(p, have, need);
+	if (have <= need + spare(need))
+		return true;
+	if (have > WHOLE) {
+		mark_inner(length, have, false);
+		if (need > WHOLE)
+			mark_inner(length, need, true);
+		pcpa_put(length, need > WHOLE ? (uint16_t)need : 0);
 	}
+	give_tail_back(p, have, need);
 	return true;
 }

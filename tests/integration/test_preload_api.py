@@ -86,6 +86,8 @@ def constructors_destructors_exit_handlers_and_thread_data():
 @test
 def misuse_is_reported_and_harmless():
     api("misuse")
+    api("misuse", PCPALLOC_MODE="locked")
+    api("misuse", PCPALLOC_CHECK="1")
 
 
 @test

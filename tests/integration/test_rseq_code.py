@@ -12,13 +12,13 @@ from harness import *
 LIBRARY = os.path.join(B, "lib", "libpcpalloc.so")
 
 
-def code(function):
+def code(function, library=LIBRARY):
     """Instructions of one function, [(mnemonic, operands)]."""
     text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", "--disassemble=" + function,
-                           LIBRARY], capture_output=True, text=True, check=True).stdout
+                           library], capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^\s+[0-9a-f]+:\t(\S+)\s*(.*)$", text, re.M)
     if not found:
-        raise AssertionError(function + " is not in " + LIBRARY)
+        raise AssertionError(function + " is not in " + library)
     return found
 
 
@@ -31,9 +31,9 @@ def need():
         skip("sanitizers have no sections")
 
 
-def check(function):
+def check(function, library=LIBRARY):
     need()
-    body = code(function)
+    body = code(function, library)
     whole = " ".join(m + " " + o for m, o in body)
     assert "%fs:" in whole, "no section in " + function
     for mnemonic, operands in body:
@@ -53,6 +53,12 @@ def allocation_has_no_lock():
 @test
 def free_has_no_lock():
     check("pcpa_free")
+
+
+@test
+def malloc_and_free_of_the_preload_library_have_no_lock():
+    check("malloc", PRELOAD)
+    check("free", PRELOAD)
 
 
 @test

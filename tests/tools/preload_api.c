@@ -498,6 +498,22 @@ static void on_error(const struct pcpa_error *e, void *cookie)
 	v_free(v_malloc(2 * PAGE)); /* a callback may allocate */
 }
 
+static void check_twice(size_t size)
+{
+	unsigned before = n_reports;
+	char *p = v_malloc(size);
+
+	memset(p, MARK, size);
+	v_free(p);
+	CHECK(n_reports == before);
+	v_free(p); /* twice */
+	CHECK(n_reports == before + 1 && report);
+	errno = 0;
+	CHECK(!v_realloc(p, 8192) && errno == ENOMEM);
+	CHECK(n_reports == before + 2);
+	CHECK(malloc_usable_size(p) == 0);
+}
+
 static void case_misuse(void)
 {
 	char *p = v_malloc(4 * PAGE);
@@ -508,15 +524,21 @@ static void case_misuse(void)
 	CHECK(n_reports == 1);
 	v_free(p + 16);
 	CHECK(n_reports == 2 && errno == 7);
-	memset(p, MARK, 4 * PAGE);
 	v_free(p);
-	CHECK(n_reports == 2);
-	v_free(p); /* twice */
-	CHECK(n_reports == 3 && report);
-	errno = 0;
-	CHECK(!v_realloc(p, 8192) && errno == ENOMEM);
-	CHECK(n_reports == 4);
-	CHECK(malloc_usable_size(p) == 0);
+	p = v_malloc(12 * PAGE);
+	v_free(p + 8 * PAGE); /* what is there would be a block of its own otherwise */
+	CHECK(n_reports == 3);
+	v_free(p);
+	CHECK(n_reports == 3);
+	check_twice(12 * PAGE);
+	/* where lists are served by sections, a small block is noticed when it reaches the zone */
+	p = v_malloc(4 * PAGE);
+	v_free(p);
+	v_free(p);
+	pcpa_trim();
+	CHECK(n_reports == 6);
+	if (getenv("PCPALLOC_CHECK"))
+		check_twice(4 * PAGE);
 	CHECK(pcpa_audit(NULL) == 0);
 }
 

@@ -23,6 +23,7 @@
 
 #include "allocator/agent.h"
 #include "allocator/deferred.h"
+#include "allocator/depot.h"
 #include "allocator/hold.h"
 #include "allocator/limits.h"
 #include "allocator/pcp.h"
@@ -96,6 +97,9 @@ size_t pcpa_return_pages(uint64_t slack, uint64_t most, uint32_t cold_ticks, int
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
 		uint64_t n = 1;
 
+		if (!as_agent)
+			pcpa_depot_empty(&pcpa_heap.zones[i], path,
+					 &pcpa_cpu_block(i, pcpa_cpu_slot())->zctr);
 		while (n && done < most && calls--) {
 			n = return_one(&pcpa_heap.zones[i], slack, cold_ticks, path);
 			done += n;
@@ -115,12 +119,15 @@ static bool look_at_zones(bool tick)
 
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
 		struct pcpa_zone *z = &pcpa_heap.zones[i];
+		struct pcptune_zctr *ctr = &pcpa_cpu_block(i, pcpa_cpu_slot())->zctr;
 
-		pcpa_zone_enter(z, PCPA_PATH_AGENT, &pcpa_cpu_block(i, pcpa_cpu_slot())->zctr);
+		if (tick)
+			pcpa_depot_age_shared(z, ctr);
+		pcpa_zone_enter(z, PCPA_PATH_AGENT, ctr);
 		/* below the marks of an audit */
 		if (tick)
 			z->tick = (z->tick + 1) & 0x7fffffffu;
-		pending |= above_slack(z, SLACK_PAGES);
+		pending |= above_slack(z, SLACK_PAGES) || pcpa_depot_has_shared(z);
 		pcpa_zone_leave(z);
 	}
 	return pending;
@@ -156,7 +163,7 @@ struct look {
 };
 
 static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct seen *s,
-			struct look *l)
+			struct look *l, uint32_t slot)
 {
 	bool steered = __atomic_load_n(&b->ctl.seq, __ATOMIC_ACQUIRE) != pcpa_get(&b->pcp.ack_seq);
 	bool adopted = pcpa_get(&b->pcp.reserved[PCPA_PCP_STATE]) & PCPA_PCP_ADOPTED;
@@ -182,9 +189,10 @@ static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 		if (!l->lease)
 			pcpa_pcp_tick(z, b);
 		pcpa_pcp_unlock(b);
+		pcpa_depot_age_front(z, slot, &b->zctr);
 	}
 	pcpa_pcp_report(z);
-	l->watch |= pcpa_pcp_pages(b) != 0;
+	l->watch |= pcpa_pcp_pages(b) || pcpa_depot_has_front(z, slot);
 }
 
 static void look_at_cpus(struct look *l)
@@ -192,7 +200,7 @@ static void look_at_cpus(struct look *l)
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++)
 			look_at_cpu(&pcpa_heap.zones[i], pcpa_cpu_block(i, slot),
-				    &seen[(size_t)i * pcpa_heap.n_slots + slot], l);
+				    &seen[(size_t)i * pcpa_heap.n_slots + slot], l, slot);
 }
 
 /* ---- the loop ---- */

@@ -12,6 +12,7 @@
 
 #include "allocator/agent.h"
 #include "allocator/deferred.h"
+#include "allocator/depot.h"
 #include "allocator/fork.h"
 #include "allocator/pcp.h"
 
@@ -113,10 +114,10 @@ static inline bool fast_free(void *block, unsigned order)
 
 /* ---- allocation ---- */
 
-/* Empties the lists of every CPU into the zones; those that are locked are left alone. */
-static void reclaim_lists(void)
+/* Empties the lists of every CPU and the depots; lists that are locked are left alone. */
+static void reclaim_lists(uint32_t own)
 {
-	for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
+	for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++) {
 		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++) {
 			struct pcptune_cpu_block *b = pcpa_cpu_block(zone, slot);
 
@@ -127,6 +128,9 @@ static void reclaim_lists(void)
 			pcpa_pcp_unlock(b);
 			pcpa_pcp_report(&pcpa_heap.zones[zone]);
 		}
+		pcpa_depot_empty(&pcpa_heap.zones[zone], PCPA_PATH_ALLOC,
+				 &pcpa_cpu_block(zone, own)->zctr);
+	}
 }
 
 static bool any_returning(void)
@@ -172,7 +176,7 @@ static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned 
 	}
 	do {
 		again = any_returning();
-		reclaim_lists();
+		reclaim_lists(slot);
 		block = try_zones(slot, order);
 		if (!block && again)
 			pcpa_rest();

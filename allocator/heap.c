@@ -14,6 +14,7 @@
 #include <pcptune/rules.h>
 
 #include "allocator/deferred.h"
+#include "allocator/depot.h"
 #include "allocator/fork.h"
 #include "allocator/heap.h"
 #include "allocator/limits.h"
@@ -156,6 +157,7 @@ static void size_zone(uint32_t i, const struct options *o)
 	uint32_t cpus = (pcpa_heap.n_run + pcpa_heap.n_zones - 1) / pcpa_heap.n_zones;
 	uint64_t limit = z->n_pages / 2 / cpus;
 
+	pcpa_depot_make(z, pcpa_heap.n_slots, cpus);
 	pcpa_limits_watermarks(z->n_pages, &z->wmark_low, &z->wmark_high);
 	set_defaults(&pcpa_heap.defaults[i], o, z->n_pages, z->wmark_low, cpus);
 	if (limit < HIGH_LIMIT_LEAST)

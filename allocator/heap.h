@@ -108,15 +108,6 @@ static inline size_t pcpa_exact_pages(size_t size)
 	return n < 2 || n > 8 ? n : (size_t)1 << (64 - __builtin_clzl(n - 1));
 }
 
-/* The largest block that begins at page `at` of an aligned block and ends at or before `end`. */
-static inline unsigned pcpa_piece_order(size_t at, size_t end)
-{
-	unsigned fits = (unsigned)(63 - __builtin_clzl(end - at));
-	unsigned aligned = at ? (unsigned)__builtin_ctzl(at) : fits;
-
-	return fits < aligned ? fits : aligned;
-}
-
 /* Marks the segment as that of the preload library; before the first allocation. */
 void pcpa_heap_is_preload(void);
 extern uint32_t pcpa_heap_seg_flags;

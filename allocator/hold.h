@@ -2,10 +2,10 @@
 /*
  * How long the zone lock is held.
  *
- * Every hold that moves many pages is timed, since the longest is what matters and a sample of them
- * would miss it. A hold that moves one block is as short as the clock's own reading; of those one in
- * 64 is timed and stands for all. Two readings of the clock would be a twentieth of a refill, so
- * where the system itself keeps time by the cycle counter we read that, which takes half of it.
+ * Every hold that merges or splits many pages is timed, since the longest is what matters and a
+ * sample of them would miss it. One that moves a block, or batches in and out of the depot, takes
+ * not much longer than the clock's own reading; of those one in 64 is timed and stands for all.
+ * Where the system itself keeps time by the cycle counter we read that, in half of the time.
  * Until the agent has found out (it looks once a second, and learns how long a cycle lasts), and
  * where there is no agent, it is the clock.
  */

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 
 #include "allocator/deferred.h"
+#include "allocator/depot.h"
 #include "allocator/pcp_private.h"
 
 #define RING_MIN  256u
@@ -303,14 +304,27 @@ void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone)
 
 /* ---- drain ---- */
 
-/* One block off the tail into the zone. */
-static void give_coldest(struct pcpa_zone *z, struct pcptune_list *l, unsigned order)
+/* Places of a locked list from a position on. */
+static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t position)
 {
-	int64_t tail = pcpa_get(&l->tail);
-	void *block = (void *)(uintptr_t)*pcpa_list_slot(l, (uint64_t)tail);
+	return (struct pcpa_places){.ring = (uint64_t *)(uintptr_t)l->private_ring,
+				    .mask = l->limit - 1,
+				    .at = (uint32_t)position + l->reserved};
+}
 
-	pcpa_zone_give(z, pcpa_page_number(z, block), order, PCPA_BACKED);
-	pcpa_publish(&l->tail, tail + 1);
+/* Up to n blocks off the tail into the zone; returns blocks moved. */
+static uint32_t give_coldest(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+			     uint64_t n, uint64_t *pages)
+{
+	struct pcptune_list *l = &b->list[list];
+	int64_t tail = pcpa_get(&l->tail);
+	struct pcpa_places from = places(l, (uint64_t)tail);
+	uint32_t count = pcpa_list_count(l), m = n < count ? (uint32_t)n : count;
+
+	*pages +=
+		pcpa_depot_give(z, pcpa_slot_of(b), pcpa_list_orders[list], m, &from, PCPA_LISTED);
+	pcpa_publish(&l->tail, tail + m);
+	return m;
 }
 
 void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause)
@@ -327,20 +341,19 @@ void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_caus
 static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned *at,
 			    uint64_t pages, enum pcpa_cause cause)
 {
-	uint64_t done = 0, held = pcpa_pcp_pages(b);
+	uint64_t done = 0, given = 0, held = pcpa_pcp_pages(b);
 
 	while (done < pages && done < held) {
-		struct pcptune_list *l = &b->list[*at];
+		unsigned order = pcpa_list_orders[*at];
+		uint64_t want = (pages - done + (1u << order) - 1) >> order;
+		uint64_t moved = give_coldest(z, b, *at, want, &given);
 
-		if (!pcpa_list_count(l)) {
+		done += moved << order;
+		if (moved < want)
 			*at = (*at + 1) % PCPTUNE_N_LISTS;
-			continue;
-		}
-		give_coldest(z, l, pcpa_list_orders[*at]);
-		done += 1u << pcpa_list_orders[*at];
 	}
 	pcpa_put(pages_word(b), held - done);
-	pcpa_pcp_count_drain(&b->zctr, done, cause);
+	pcpa_pcp_count_drain(&b->zctr, given, cause);
 	return done;
 }
 
@@ -357,7 +370,7 @@ void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned f
 	while (pages && pcpa_pcp_pages(b)) {
 		uint64_t done;
 
-		pcpa_zone_enter(z, path, &b->zctr);
+		pcpa_zone_enter_brief(z, path, &b->zctr);
 		done = drain_chunk(z, b, &first, pages < most ? pages : most, cause);
 		if (fired)
 			pcpa_count(&b->zctr.free_high, 1);
@@ -537,33 +550,29 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 /* ---- refill ---- */
 
 /*
- * Takes n blocks of the zone onto the tail of an empty list, in the order the zone gives them (ascending within
- * what was split), so that the first is handed out first. Returns how many there were.
+ * Takes n blocks of the zone onto the tail of an empty list, in the order the zone gives them, so
+ * that the first is handed out first. Returns how many there were.
  */
 static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
 			unsigned order, uint32_t n)
 {
 	int64_t tail = pcpa_get(&l->tail);
-	uint32_t got = 0;
+	struct pcpa_places to;
+	uint32_t got;
 
 	/* an empty list may begin anywhere: in the middle, where the ring's memory is warm */
 	l->reserved = l->limit / 2 - (uint32_t)tail;
-	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
-	for (; got < n; got++) {
-		uint32_t pfn = pcpa_zone_take(z, order, PCPA_LISTED);
-
-		if (pfn == PCPA_NO_PAGE)
-			break;
-		*pcpa_list_slot(l, (uint64_t)(tail - 1 - got)) =
-			(uintptr_t)pcpa_page_address(z, pfn);
-	}
+	to = places(l, (uint64_t)tail - n);
+	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
+	got = pcpa_depot_take(z, pcpa_slot_of(b), order, n, &to);
 	if (got) {
-		pcpa_publish(&l->tail, tail - got);
-		pcpa_count(pages_word(b), (uint64_t)got << order);
 		pcpa_count(&b->zctr.alloc_zone, (uint64_t)got << order);
 		pcpa_count(&b->zctr.refills, 1);
 	}
 	pcpa_zone_leave(z);
+	pcpa_depot_tag(z, order, n, got, &to, PCPA_LISTED);
+	pcpa_publish(&l->tail, tail - got);
+	pcpa_count(pages_word(b), (uint64_t)got << order);
 	return got;
 }
 
@@ -584,35 +593,44 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 
 /* ---- straight to the zone ---- */
 
+static uint32_t front_slot(const struct pcptune_cpu_block *b)
+{
+	return pcpa_pcp_ready(b) ? pcpa_slot_of(b) : PCPA_NO_FRONT;
+}
+
 void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
 			    bool busy)
 {
-	uint32_t pfn;
+	uint64_t block = 0;
+	struct pcpa_places to = {.ring = &block};
 
 	if (pcpa_in_zone)
 		return NULL;
 	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
-	pfn = pcpa_zone_take(z, order, PCPA_IN_USE);
-	if (pfn != PCPA_NO_PAGE) {
+	if (pcpa_depot_take(z, front_slot(b), order, 1, &to)) {
+		pcpa_depot_tag(z, order, 1, 1, &to, PCPA_IN_USE);
 		pcpa_count(&b->zctr.alloc_zone, 1u << order);
 		pcpa_count(&b->zctr.alloc_direct, 1u << order);
 	}
 	if (busy)
 		pcpa_count(&b->zctr.pcp_busy, 1);
 	pcpa_zone_leave(z);
-	return pfn == PCPA_NO_PAGE ? NULL : pcpa_page_address(z, pfn);
+	return (void *)(uintptr_t)block;
 }
 
 void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
 			  unsigned order, bool busy)
 {
+	uint64_t one = (uintptr_t)block;
+	struct pcpa_places from = {.ring = &one};
+
 	if (pcpa_in_zone) {
 		pcpa_deferred_push(block, order);
 		return;
 	}
 	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
-	pcpa_zone_give(z, pcpa_page_number(z, block), order, PCPA_BACKED);
-	pcpa_count(&b->zctr.free_zone, 1u << order);
+	pcpa_count(&b->zctr.free_zone,
+		   pcpa_depot_give(z, front_slot(b), order, 1, &from, PCPA_IN_USE));
 	pcpa_count(&b->zctr.free_direct, 1u << order);
 	if (busy)
 		pcpa_count(&b->zctr.pcp_busy, 1);

@@ -26,6 +26,11 @@ static inline uint32_t pcpa_index_of(const struct pcptune_cpu_block *b)
 	return (uint32_t)(b - pcpa_cpu_block(0, 0));
 }
 
+static inline uint32_t pcpa_slot_of(const struct pcptune_cpu_block *b)
+{
+	return pcpa_index_of(b) % pcpa_heap.n_slots;
+}
+
 static inline struct pcpa_zone *pcpa_zone_of_block(const struct pcptune_cpu_block *b)
 {
 	return &pcpa_heap.zones[pcpa_index_of(b) / pcpa_heap.n_slots];

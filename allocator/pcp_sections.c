@@ -33,16 +33,12 @@
 #include <sys/mman.h>
 
 #include "allocator/deferred.h"
+#include "allocator/depot.h"
 #include "allocator/pcp_private.h"
 
 #define TRIES 16u
 
 /* ---- stopping ---- */
-
-static uint32_t slot_of(const struct pcptune_cpu_block *b)
-{
-	return pcpa_index_of(b) % pcpa_heap.n_slots;
-}
 
 /* What each free and each allocation since the last look would have done to the rules' state. */
 static void look(struct pcptune_cpu_block *b)
@@ -78,7 +74,7 @@ void pcpa_sections_stopped(struct pcptune_cpu_block *b)
 static void stop(struct pcptune_cpu_block *b)
 {
 	pcpa_sections_ask(b);
-	pcpa_rseq_fence((int)slot_of(b));
+	pcpa_rseq_fence((int)pcpa_slot_of(b));
 }
 
 static void go(struct pcptune_cpu_block *b)
@@ -105,7 +101,7 @@ static bool move_stopped(struct pcptune_list *l, uint32_t need, int64_t delta)
 static bool move_tail(struct pcptune_cpu_block *b, struct pcptune_list *l, uint32_t need,
 		      int64_t delta)
 {
-	uint32_t cpu = slot_of(b);
+	uint32_t cpu = pcpa_slot_of(b);
 	bool done;
 
 	if (pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_OWNER)
@@ -286,39 +282,15 @@ void pcpa_sections_begin_at_zero(struct pcptune_list *l)
 	munmap(copy, n * sizeof(*copy));
 }
 
+/* Places of a list from a position on. */
+static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t position)
+{
+	return (struct pcpa_places){.ring = (uint64_t *)(uintptr_t)l->private_ring,
+				    .mask = l->reserved,
+				    .at = (uint32_t)position};
+}
+
 /* ---- drain ---- */
-
-/* Under the zone lock. The free is undone: the block is in use, as whatever it is. */
-static void keep_bad(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block, unsigned order)
-{
-	pcpa_count(&b->zctr.alloc_direct, 1u << order);
-	if (z->n_bad < PCPA_BAD_KEPT) {
-		z->bad[z->n_bad].block = block;
-		z->bad[z->n_bad].order = order;
-	}
-	pcpa_put(&z->n_bad, z->n_bad + 1);
-}
-
-/* The blocks at n places from `at` on, which are on the list no more. Returns pages given. */
-static uint64_t give(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list, uint64_t at,
-		     uint32_t n)
-{
-	unsigned order = pcpa_list_orders[list];
-	uint64_t given = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		void *block = (void *)(uintptr_t)*pcpa_ring_slot(&b->list[list], at + i);
-		uint32_t pfn = pcpa_page_number(z, block);
-
-		if (__builtin_expect(pcpa_tag_get(z, pfn) == pcpa_tag(PCPA_IN_USE, order), 1)) {
-			pcpa_zone_give(z, pfn, order, PCPA_BACKED);
-			given += 1u << order;
-		} else {
-			keep_bad(z, b, block, order);
-		}
-	}
-	return given;
-}
 
 /* Up to `pages` of one list in one hold of the zone lock; returns pages moved, 0: none there. */
 static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
@@ -326,7 +298,8 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 {
 	struct pcptune_list *l = &b->list[list];
 	unsigned order = pcpa_list_orders[list];
-	uint64_t want = (pages + (1u << order) - 1) >> order, at = (uint64_t)pcpa_get(&l->tail);
+	uint64_t want = (pages + (1u << order) - 1) >> order;
+	struct pcpa_places from = places(l, (uint64_t)pcpa_get(&l->tail));
 	uint32_t n;
 
 	do {
@@ -335,8 +308,9 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 		if (!n)
 			return 0;
 	} while (!move_tail(b, l, n, n));
-	pcpa_zone_enter(z, path, &b->zctr);
-	pcpa_pcp_count_drain(&b->zctr, give(z, b, list, at, n), cause);
+	pcpa_zone_enter_brief(z, path, &b->zctr);
+	pcpa_pcp_count_drain(
+		&b->zctr, pcpa_depot_give(z, pcpa_slot_of(b), order, n, &from, PCPA_IN_USE), cause);
 	if (cause == PCPA_DRAIN_HIGH_ORDER)
 		pcpa_count(&b->zctr.free_high, 1);
 	pcpa_zone_leave(z);
@@ -393,22 +367,17 @@ void pcpa_pcp_report(struct pcpa_zone *z)
 static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
 			unsigned order, uint32_t n)
 {
-	uint64_t tail = (uint64_t)pcpa_get(&l->tail);
-	uint32_t got = 0;
+	struct pcpa_places to = places(l, (uint64_t)pcpa_get(&l->tail) - n);
+	uint32_t got;
 
-	pcpa_zone_enter(z, PCPA_PATH_ALLOC, &b->zctr);
-	for (; got < n; got++) {
-		uint32_t pfn = pcpa_zone_take(z, order, PCPA_IN_USE);
-
-		if (pfn == PCPA_NO_PAGE)
-			break;
-		*pcpa_ring_slot(l, tail - 1 - got) = (uintptr_t)pcpa_page_address(z, pfn);
-	}
+	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
+	got = pcpa_depot_take(z, pcpa_slot_of(b), order, n, &to);
 	if (got) {
 		pcpa_count(&b->zctr.alloc_zone, (uint64_t)got << order);
 		pcpa_count(&b->zctr.refills, 1);
 	}
 	pcpa_zone_leave(z);
+	pcpa_depot_tag(z, order, n, got, &to, PCPA_IN_USE);
 	if (got)
 		move_tail(b, l, 0, -(int64_t)got);
 	return got;

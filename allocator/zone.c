@@ -20,6 +20,7 @@
 
 #include "allocator/agent.h"
 #include "allocator/deferred.h"
+#include "allocator/depot.h"
 #include "allocator/zone.h"
 
 _Thread_local int pcpa_in_zone __attribute__((tls_model("initial-exec")));
@@ -156,10 +157,34 @@ uint32_t pcpa_zone_take(struct pcpa_zone *z, unsigned order, enum pcpa_place pla
 	return pfn;
 }
 
-/* Puts a block on its list, merged as far as it goes. free_pages is the caller's. */
+/* What is left of a block in front of `end`, as the largest blocks that it holds. */
+static void put_rest(struct pcpa_zone *z, uint32_t at, uint32_t end, unsigned kind)
+{
+	while (at < end) {
+		unsigned order = pcpa_piece_order(at, end);
+
+		list_add(z, at, order, kind);
+		at += 1u << order;
+	}
+}
+
+uint32_t pcpa_zone_take_run(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t *ret_pfn)
+{
+	unsigned o, kind;
+	uint32_t pfn = find(z, order, &o, &kind), most;
+
+	if (pfn == PCPA_NO_PAGE)
+		return 0;
+	most = 1u << (o - order);
+	n = n < most ? n : most;
+	put_rest(z, pfn + (n << order), pfn + (1u << o), kind);
+	*ret_pfn = pfn;
+	return n;
+}
+
+/* Puts a block on its list, merged as far as it goes. Its tag and free_pages are the caller's. */
 static void merge(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_kind kind)
 {
-	pcpa_tag_set(z, pfn, PCPA_NOWHERE, 0);
 	for (; order < PCPTUNE_MAX_ORDER; order++) {
 		uint32_t buddy = pfn ^ (1u << order);
 
@@ -176,7 +201,30 @@ static void merge(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_k
 void pcpa_zone_give(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_kind kind)
 {
 	z->free_pages += 1u << order;
+	pcpa_tag_set(z, pfn, PCPA_NOWHERE, 0);
 	merge(z, pfn, order, kind);
+}
+
+void pcpa_zone_give_run(struct pcpa_zone *z, uint32_t pfn, uint32_t end)
+{
+	while (pfn < end) {
+		unsigned order = pcpa_piece_order(pfn, end);
+
+		if (order > PCPTUNE_MAX_ORDER)
+			order = PCPTUNE_MAX_ORDER;
+		merge(z, pfn, order, PCPA_BACKED);
+		pfn += 1u << order;
+	}
+}
+
+void pcpa_zone_keep_bad(struct pcpa_zone *z, void *block, unsigned order)
+{
+	pcpa_count(&z->ctr->alloc_direct, 1u << order);
+	if (z->n_bad < PCPA_BAD_KEPT) {
+		z->bad[z->n_bad].block = block;
+		z->bad[z->n_bad].order = order;
+	}
+	pcpa_put(&z->n_bad, z->n_bad + 1);
 }
 
 uint32_t pcpa_zone_take_cold(struct pcpa_zone *z, uint32_t until, unsigned *ret_order)
@@ -198,6 +246,7 @@ uint32_t pcpa_zone_take_cold(struct pcpa_zone *z, uint32_t until, unsigned *ret_
 void pcpa_zone_put_returned(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_kind kind)
 {
 	pcpa_put(&z->returning, z->returning - (1u << order));
+	pcpa_tag_set(z, pfn, PCPA_NOWHERE, 0);
 	merge(z, pfn, order, kind);
 }
 
@@ -257,6 +306,16 @@ void pcpa_zone_enter_brief(struct pcpa_zone *z, enum pcpa_path path, struct pcpt
 	z->weight = z->brief ? 0 : PCPA_TIMED;
 	if (z->weight)
 		z->hold = pcpa_hold_begin();
+}
+
+/* It stands for itself then, and not for others. */
+void pcpa_zone_is_long(struct pcpa_zone *z)
+{
+	if (z->weight)
+		return;
+	z->brief--;
+	z->weight = 1;
+	z->hold = pcpa_hold_begin();
 }
 
 void pcpa_zone_publish(struct pcpa_zone *z)
@@ -402,13 +461,13 @@ static const char *check_list(const struct pcpa_zone *z, unsigned kind, unsigned
 }
 
 /* Every page up to the frontier belongs to exactly one block. */
-static const char *check_tags(const struct pcpa_zone *z, uint64_t sum[5])
+static const char *check_tags(const struct pcpa_zone *z, uint64_t sum[PCPA_PLACES])
 {
 	for (uint32_t pfn = 0; pfn < z->grown;) {
 		uint16_t tag = pcpa_tag_get(z, pfn);
 		unsigned place = tag >> 8, order = tag & 0xff;
 
-		if (place == PCPA_NOWHERE || place > PCPA_RETURNING || order > PCPTUNE_MAX_ORDER)
+		if (place == PCPA_NOWHERE || place >= PCPA_PLACES || order > PCPTUNE_MAX_ORDER)
 			return "a page belongs to no block";
 		if (pfn & ((1u << order) - 1))
 			return "a block is not aligned to its size";
@@ -420,19 +479,23 @@ static const char *check_tags(const struct pcpa_zone *z, uint64_t sum[5])
 
 const char *pcpa_zone_check(struct pcpa_zone *z, uint64_t *ret_in_use, uint64_t *ret_listed)
 {
-	uint64_t sum[5] = {0}, listed[PCPA_KINDS] = {0};
+	uint64_t sum[PCPA_PLACES] = {0}, listed[PCPA_KINDS] = {0}, stored = 0;
 	const char *what = check_tags(z, sum);
 
 	for (unsigned kind = 0; kind < PCPA_KINDS && !what; kind++)
 		for (unsigned order = 0; order < PCPA_ORDERS && !what; order++)
 			what = check_list(z, kind, order, &listed[kind]);
+	if (!what)
+		what = pcpa_depot_check(z, &stored);
 	if (what)
 		return what;
+	if (stored != sum[PCPA_IN_DEPOT])
+		return "blocks are marked as in the depot and are not there";
 	if (listed[PCPA_BACKED] + listed[PCPA_BARE] != sum[PCPA_FREE])
 		return "free blocks are missing from the free lists";
 	if (listed[PCPA_BARE] != z->bare_pages || sum[PCPA_RETURNING] != z->returning)
 		return "totals of returned pages are wrong";
-	if (sum[PCPA_FREE] + sum[PCPA_RETURNING] != z->free_pages)
+	if (sum[PCPA_FREE] + sum[PCPA_RETURNING] + stored != z->free_pages)
 		return "the total of free pages is wrong";
 	*ret_in_use = sum[PCPA_IN_USE];
 	*ret_listed = sum[PCPA_LISTED];

@@ -30,7 +30,15 @@
 #define PCPA_ZONE_ALIGN ((size_t)PCPA_BLOCK << PCPTUNE_PAGE_SHIFT)
 
 /* Where a block is. 0: this page starts none. */
-enum pcpa_place { PCPA_NOWHERE, PCPA_FREE, PCPA_IN_USE, PCPA_LISTED, PCPA_RETURNING };
+enum pcpa_place {
+	PCPA_NOWHERE,
+	PCPA_FREE,
+	PCPA_IN_USE,
+	PCPA_LISTED,
+	PCPA_RETURNING,
+	PCPA_IN_DEPOT,
+	PCPA_PLACES
+};
 
 /* Free blocks with memory behind them, and those without. */
 enum pcpa_kind { PCPA_BACKED, PCPA_BARE, PCPA_KINDS };
@@ -47,35 +55,42 @@ struct pcpa_page {
 _Static_assert(sizeof(struct pcpa_page) == 16, "16 bytes a page");
 
 struct pcpa_zone {
+	/* what every hold writes: one line, which goes from CPU to CPU with the lock */
 	struct pcpa_lock lock;
+	uint64_t free_pages; /* below `grown`: buddy, depot, and those being returned */
+	/* of the hold in progress */
+	struct pcptune_zctr *ctr;
+	struct pcpa_hold hold;
+	enum pcpa_path path;
+	uint32_t brief;	 /* brief holds since the last that was timed */
+	uint32_t holds;	 /* the others */
+	uint32_t weight; /* holds that this one stands for in the histogram, 0: is not timed */
+
+	/* what is written seldom */
+	uintptr_t base __attribute__((aligned(64)));
+	struct pcpa_page *pages;
+	struct pcptune_zone_block *gauges;
+	struct pcpa_depot *depot; /* NULL: there is none */
 	uint32_t id;
-	uintptr_t base;
 	uint32_t n_pages; /* managed; a multiple of PCPA_BLOCK */
 	uint32_t grown;	  /* pages below were used once; grows only */
-	struct pcpa_page *pages;
-	uint64_t free_pages; /* below `grown`, those being returned included */
-	uint64_t bare_pages; /* the part of free_pages without memory */
-	uint64_t returning;  /* the part of free_pages taken out for madvise */
-	uint32_t state;	     /* PCPTUNE_ZS_*, read anywhere */
-	uint32_t tick;	     /* time for stamps; moved by the agent */
+	uint32_t state;	  /* PCPTUNE_ZS_*, read anywhere */
+	uint32_t tick;	  /* time for stamps; moved by the agent */
 	uint32_t wmark_low, wmark_high;
+	uint32_t n_bad; /* of bad[], and those that found no place there */
+
+	/* the buddy system */
+	uint64_t bare_pages
+		__attribute__((aligned(64)));	/* the part of free_pages without memory */
+	uint64_t returning;			/* the part of free_pages taken out for madvise */
 	uint32_t mask[PCPA_KINDS];		/* orders with a free block */
 	uint32_t head[PCPA_KINDS][PCPA_ORDERS]; /* page number + 1 */
 	uint32_t tail[PCPA_KINDS][PCPA_ORDERS];
-	struct pcptune_zone_block *gauges;
 	/* wrong frees that were noticed when they came here, until they are told */
 	struct {
 		void *block;
 		uint32_t order;
 	} bad[PCPA_BAD_KEPT];
-	uint32_t n_bad;
-	/* of the hold in progress */
-	struct pcptune_zctr *ctr;
-	enum pcpa_path path;
-	uint32_t brief;	 /* brief holds since the last that was timed */
-	uint32_t holds;	 /* the others */
-	uint32_t weight; /* holds that this one stands for in the histogram, 0: is not timed */
-	struct pcpa_hold hold;
 } __attribute__((aligned(128)));
 
 /*
@@ -133,13 +148,41 @@ int pcpa_zone_reserve(struct pcpa_zone *z, uint32_t id, uint64_t n_pages, int no
  * release empties the stack of frees that handlers put off.
  */
 void pcpa_zone_enter(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr);
-/* The same for a hold that moves one block: too short to be timed each time. */
+/*
+ * The same for a hold that moves one block, or many in and out of the depot: too short to be timed
+ * each time. Should it turn out to be longer, it is told so as soon as that is known.
+ */
 void pcpa_zone_enter_brief(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr);
+void pcpa_zone_is_long(struct pcpa_zone *z);
 void pcpa_zone_leave(struct pcpa_zone *z);
+
+/* Order of the first of the aligned blocks that pages [at, end) of an aligned block are made of. */
+static inline unsigned pcpa_piece_order(size_t at, size_t end)
+{
+	unsigned fits = (unsigned)(63 - __builtin_clzl(end - at));
+	unsigned aligned = at ? (unsigned)__builtin_ctzl(at) : fits;
+
+	return fits < aligned ? fits : aligned;
+}
 
 /* Under the lock: one block out of, or into, the buddy system. PCPA_NO_PAGE: none. */
 uint32_t pcpa_zone_take(struct pcpa_zone *z, unsigned order, enum pcpa_place place);
 void pcpa_zone_give(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_kind kind);
+
+/*
+ * Under the lock, what many blocks at once are made of; free_pages is the caller's. A run is taken
+ * off one free block: up to n blocks of order from *ret_pfn on, none of them tagged; returns their
+ * number, 0: no memory. A run [pfn, end) of pages that are tagged PCPA_NOWHERE goes back as the
+ * largest blocks that it holds, with memory.
+ */
+uint32_t pcpa_zone_take_run(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t *ret_pfn);
+void pcpa_zone_give_run(struct pcpa_zone *z, uint32_t pfn, uint32_t end);
+
+/*
+ * Under the lock: remembers a block that came here and is not what it was said to be. Its free is
+ * undone in the counters of the hold.
+ */
+void pcpa_zone_keep_bad(struct pcpa_zone *z, void *block, unsigned order);
 
 /*
  * Under the lock: takes out the coldest, largest block that has memory and became free at or

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The depot (depot.h): stacks of page numbers in one mapping that is touched as it is used.
+ *
+ * A stack is a ring, so that its oldest end can leave without the rest being moved. The page
+ * numbers of a run of neighbours lie beside each other as they were freed, so what goes to the
+ * buddy system is gathered into runs first: sixty-four pages in a row are one merge.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "allocator/depot.h"
+
+#define SPILL_PAGES 64u
+#define FLUSH_PAGES 1024u /* in one hold of the zone lock */
+
+struct stack {
+	uint32_t bottom, n;
+	uint32_t low;	/* least n since the last look */
+	uint32_t limit; /* blocks */
+	uint32_t mask;	/* places - 1; 0: not used yet */
+	uint32_t reserved[3];
+	uint32_t pfn[];
+};
+
+struct pcpa_depot {
+	uint32_t n_slots;
+	uint32_t front_pages; /* bound of a front, pages of each order */
+};
+
+/* ---- layout: head, shared stacks, fronts ---- */
+
+#define HEAD_SIZE ((size_t)128)
+
+/* Stacks of `pages` pages of each order lie one after the other: where that of order begins. */
+static inline size_t offset_of(size_t pages, unsigned order)
+{
+	return order * sizeof(struct stack) + sizeof(uint32_t) * (2 * pages - (2 * pages >> order));
+}
+
+static inline size_t fronts_at(void)
+{
+	return HEAD_SIZE + ((offset_of(PCPA_SHARED_PAGES, PCPA_DEPOT_ORDERS) + 127) & ~(size_t)127);
+}
+
+static inline struct stack *shared_of(const struct pcpa_depot *d, unsigned order)
+{
+	return (struct stack *)((char *)d + HEAD_SIZE + offset_of(PCPA_SHARED_PAGES, order));
+}
+
+static inline struct stack *front_of(const struct pcpa_depot *d, uint32_t slot, unsigned order)
+{
+	return (struct stack *)((char *)d + fronts_at() +
+				slot * offset_of(PCPA_FRONT_PAGES, PCPA_DEPOT_ORDERS) +
+				offset_of(PCPA_FRONT_PAGES, order));
+}
+
+static void bound(struct stack *s, uint32_t most, unsigned order, uint64_t pages)
+{
+	s->mask = (most >> order) - 1;
+	s->limit = (uint32_t)(pages < most ? pages : most) >> order;
+}
+
+void pcpa_depot_make(struct pcpa_zone *z, uint32_t n_slots, uint32_t cpus)
+{
+	size_t size = fronts_at() + n_slots * offset_of(PCPA_FRONT_PAGES, PCPA_DEPOT_ORDERS);
+	int saved = errno;
+	struct pcpa_depot *d;
+
+	if (z->depot)
+		return;
+	d = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		 -1, 0);
+	errno = saved;
+	if (d == MAP_FAILED)
+		return;
+	d->n_slots = n_slots;
+	d->front_pages = z->n_pages / 64 / (cpus ? cpus : 1);
+	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS; order++)
+		bound(shared_of(d, order), PCPA_SHARED_PAGES, order, z->n_pages / 64);
+	z->depot = d;
+}
+
+bool pcpa_depot_has_front(const struct pcpa_zone *z, uint32_t slot)
+{
+	uint32_t n = 0;
+
+	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS && z->depot; order++)
+		n |= pcpa_get(&front_of(z->depot, slot, order)->n);
+	return n;
+}
+
+bool pcpa_depot_has_shared(const struct pcpa_zone *z)
+{
+	uint32_t n = 0;
+
+	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS && z->depot; order++)
+		n |= pcpa_get(&shared_of(z->depot, order)->n);
+	return n;
+}
+
+/* ---- out of the depot ---- */
+
+static inline void put_at(const struct pcpa_zone *z, const struct pcpa_places *to, uint32_t i,
+			  uint32_t pfn)
+{
+	*pcpa_place(to, i) = (uintptr_t)pcpa_page_address(z, pfn);
+}
+
+/* Up to `left` blocks, newest first, to the places left - 1 and below. Returns how many. */
+static uint32_t pop(const struct pcpa_zone *z, struct stack *s, uint32_t left,
+		    const struct pcpa_places *to)
+{
+	uint32_t n = s->n, m = n < left ? n : left, top = s->bottom + n, mask = s->mask;
+
+	for (uint32_t i = 1; i <= m; i++)
+		put_at(z, to, left - i, s->pfn[(top - i) & mask]);
+	n -= m;
+	pcpa_put(&s->n, n);
+	if (n < s->low)
+		s->low = n;
+	return m;
+}
+
+static uint32_t take_merged(struct pcpa_zone *z, unsigned order, uint32_t left,
+			    const struct pcpa_places *to)
+{
+	uint32_t pfn, m = pcpa_zone_take_run(z, order, left, &pfn);
+
+	for (uint32_t i = 1; i <= m; i++, pfn += 1u << order)
+		put_at(z, to, left - i, pfn);
+	return m;
+}
+
+uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
+			 const struct pcpa_places *to)
+{
+	uint32_t left = n, m = 1;
+
+	if (z->depot && order < PCPA_DEPOT_ORDERS) {
+		if (slot != PCPA_NO_FRONT)
+			left -= pop(z, front_of(z->depot, slot, order), left, to);
+		if (left)
+			left -= pop(z, shared_of(z->depot, order), left, to);
+	}
+	if (left > 1)
+		pcpa_zone_is_long(z);
+	for (; left && m; left -= m)
+		m = take_merged(z, order, left, to);
+	z->free_pages -= (uint64_t)(n - left) << order;
+	return n - left;
+}
+
+/* ---- to the buddy system ---- */
+
+/* Neighbours that have come one after the other, in either direction. */
+struct run {
+	uint32_t first, end;
+};
+
+static inline void run_add(struct pcpa_zone *z, struct run *r, uint32_t pfn, unsigned order)
+{
+	uint32_t size = 1u << order;
+
+	pcpa_tag_set(z, pfn, PCPA_NOWHERE, 0);
+	if (pfn == r->end) {
+		r->end += size;
+	} else if (pfn + size == r->first) {
+		r->first = pfn;
+	} else {
+		pcpa_zone_give_run(z, r->first, r->end);
+		r->first = pfn;
+		r->end = pfn + size;
+	}
+}
+
+/* The n oldest blocks have gone: they were the first of those that nobody asked for. */
+static void drop_oldest(struct stack *s, uint32_t n)
+{
+	pcpa_put(&s->n, s->n - n);
+	s->low = s->low > n ? s->low - n : 0;
+}
+
+static void flush(struct pcpa_zone *z, struct stack *s, unsigned order, uint32_t n)
+{
+	struct run r = {0, 0};
+
+	pcpa_zone_is_long(z);
+	for (uint32_t i = 0; i < n; i++)
+		run_add(z, &r, s->pfn[s->bottom++ & s->mask], order);
+	pcpa_zone_give_run(z, r.first, r.end);
+	drop_oldest(s, n);
+}
+
+/* ---- into the depot ---- */
+
+static void push(struct stack *s, uint32_t pfn)
+{
+	s->pfn[(s->bottom + s->n) & s->mask] = pfn;
+	pcpa_put(&s->n, s->n + 1);
+}
+
+/* Makes room in a full front. */
+static void spill(struct pcpa_zone *z, struct stack *front, unsigned order)
+{
+	struct stack *s = shared_of(z->depot, order);
+	uint32_t n = SPILL_PAGES >> order;
+
+	if (n > front->n)
+		n = front->n;
+	if (s->limit < n) {
+		flush(z, front, order, n);
+		return;
+	}
+	if (s->n + n > s->limit)
+		flush(z, s, order, s->n + n - s->limit);
+	for (uint32_t i = 0; i < n; i++)
+		push(s, front->pfn[front->bottom++ & front->mask]);
+	drop_oldest(front, n);
+}
+
+static inline uint32_t number_at(const struct pcpa_zone *z, const struct pcpa_places *p, uint32_t i)
+{
+	if (i < p->n_picked)
+		return p->picked[i];
+	return pcpa_page_number(z, (const void *)(uintptr_t)*pcpa_place(p, i));
+}
+
+/* False: remembered as a wrong free. */
+static inline bool is_sound(struct pcpa_zone *z, uint32_t pfn, unsigned order, uint16_t tag)
+{
+	if (__builtin_expect(pcpa_tag_get(z, pfn) == tag, 1))
+		return true;
+	pcpa_zone_keep_bad(z, pcpa_page_address(z, pfn), order);
+	return false;
+}
+
+/* Places [i, end), for which there is room. */
+static void push_all(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,
+		     const struct pcpa_places *from, uint32_t i, uint32_t end)
+{
+	uint32_t at = s->bottom + s->n, mask = s->mask;
+
+	for (; i < end; i++) {
+		uint32_t pfn = number_at(z, from, i);
+
+		if (!is_sound(z, pfn, order, tag))
+			continue;
+		pcpa_tag_set(z, pfn, PCPA_IN_DEPOT, order);
+		s->pfn[at++ & mask] = pfn;
+	}
+	pcpa_put(&s->n, at - s->bottom);
+}
+
+static uint64_t store(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,
+		      const struct pcpa_places *from, uint32_t n)
+{
+	uint32_t bad = z->n_bad;
+
+	if (n > PCPA_FRONT_PAGES)
+		pcpa_zone_is_long(z);
+	for (uint32_t i = 0, m; i < n; i += m) {
+		if (s->n == s->limit)
+			spill(z, s, order);
+		m = s->limit - s->n;
+		if (m > n - i)
+			m = n - i;
+		push_all(z, s, order, tag, from, i, i + m);
+	}
+	return n - (z->n_bad - bad);
+}
+
+static uint64_t give_merged(struct pcpa_zone *z, unsigned order, uint16_t tag,
+			    const struct pcpa_places *from, uint32_t n)
+{
+	struct run r = {0, 0};
+	uint32_t good = 0;
+
+	if (n > 1)
+		pcpa_zone_is_long(z);
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t pfn = number_at(z, from, i);
+
+		if (!is_sound(z, pfn, order, tag))
+			continue;
+		run_add(z, &r, pfn, order);
+		good++;
+	}
+	pcpa_zone_give_run(z, r.first, r.end);
+	return good;
+}
+
+uint64_t pcpa_depot_give(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
+			 const struct pcpa_places *from, enum pcpa_place place)
+{
+	struct stack *front = NULL;
+	uint16_t tag = pcpa_tag(place, order);
+	uint64_t pages;
+
+	if (z->depot && order < PCPA_DEPOT_ORDERS && slot != PCPA_NO_FRONT && !z->state) {
+		front = front_of(z->depot, slot, order);
+		if (!front->mask)
+			bound(front, PCPA_FRONT_PAGES, order, z->depot->front_pages);
+	}
+	if (front && front->limit)
+		pages = store(z, front, order, tag, from, n) << order;
+	else
+		pages = give_merged(z, order, tag, from, n) << order;
+	z->free_pages += pages;
+	return pages;
+}
+
+/* ---- leaving ---- */
+
+/*
+ * One stack in bounded holds: what lay below everything that was used since the last look, or all
+ * of it. With `all`, others may fill it again meanwhile: no more goes than was there at first.
+ */
+static bool leave(struct pcpa_zone *z, struct stack *s, unsigned order, bool all,
+		  enum pcpa_path path, struct pcptune_zctr *ctr)
+{
+	uint32_t left = pcpa_get(&s->n), most = FLUSH_PAGES >> order;
+	bool any = left != 0;
+
+	while (left) {
+		uint32_t n;
+
+		pcpa_zone_enter(z, path, ctr);
+		n = all ? s->n : s->low;
+		n = n < left ? n : left;
+		left = n > most ? left - most : 0;
+		flush(z, s, order, n < most ? n : most);
+		if (!left)
+			s->low = s->n;
+		pcpa_zone_leave(z);
+	}
+	return any;
+}
+
+void pcpa_depot_age_front(struct pcpa_zone *z, uint32_t slot, struct pcptune_zctr *ctr)
+{
+	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS && z->depot; order++)
+		leave(z, front_of(z->depot, slot, order), order, false, PCPA_PATH_AGENT, ctr);
+}
+
+void pcpa_depot_age_shared(struct pcpa_zone *z, struct pcptune_zctr *ctr)
+{
+	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS && z->depot; order++)
+		leave(z, shared_of(z->depot, order), order, false, PCPA_PATH_AGENT, ctr);
+}
+
+bool pcpa_depot_empty(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr)
+{
+	bool any = false;
+
+	if (!z->depot)
+		return false;
+	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS; order++) {
+		any |= leave(z, shared_of(z->depot, order), order, true, path, ctr);
+		for (uint32_t slot = 0; slot < z->depot->n_slots; slot++)
+			any |= leave(z, front_of(z->depot, slot, order), order, true, path, ctr);
+	}
+	return any;
+}
+
+/* ---- audit ---- */
+
+static const char *check_stack(const struct pcpa_zone *z, const struct stack *s, unsigned order,
+			       uint64_t *pages)
+{
+	if (s->n > s->limit || s->low > s->n)
+		return "a stack of the depot holds more than it may";
+	for (uint32_t i = 0; i < s->n; i++) {
+		uint32_t pfn = s->pfn[(s->bottom + i) & s->mask];
+
+		if (pfn >= z->grown || pcpa_tag_get(z, pfn) != pcpa_tag(PCPA_IN_DEPOT, order))
+			return "a block in the depot is not marked so";
+	}
+	*pages += (uint64_t)s->n << order;
+	return NULL;
+}
+
+const char *pcpa_depot_check(const struct pcpa_zone *z, uint64_t *ret_pages)
+{
+	const struct pcpa_depot *d = z->depot;
+	const char *what = NULL;
+
+	for (unsigned order = 0; d && order < PCPA_DEPOT_ORDERS && !what; order++) {
+		what = check_stack(z, shared_of(d, order), order, ret_pages);
+		for (uint32_t slot = 0; slot < d->n_slots && !what; slot++)
+			what = check_stack(z, front_of(d, slot, order), order, ret_pages);
+	}
+	return what;
+}

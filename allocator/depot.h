@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The depot: blocks of list orders that came back to the zone and were not merged yet.
+ *
+ * A batch that is drained is most likely asked for again at once. To merge its pages and to split
+ * them off again costs some thirty nanoseconds a page; to keep their numbers in an array costs
+ * one. So the zone keeps, in front of the buddy system, stacks of page numbers: for each CPU and
+ * order a small one (a front), so that blocks come back to the CPU whose caches know them, and
+ * their descriptors do not wander; and for each order a larger one that all share, in which the
+ * pages of a program that allocates on one CPU and frees on another change sides. What is in the
+ * depot is free in the zone in every respect but one: it does not merge.
+ *
+ * Bounds. A front holds up to PCPA_FRONT_PAGES of an order (four batches), a shared stack up to
+ * PCPA_SHARED_PAGES (two of the largest moves of the default settings), and both together less
+ * than an eighth of a small zone. A front that is full spills its oldest blocks to the shared
+ * stack, and that to the buddy system. Nothing enters while the zone is below its watermarks.
+ *
+ * What is not used leaves: once a second the agent gives to the buddy system as many blocks of each
+ * stack as lay there untouched since its last look. Before the zone says that it has nothing, and
+ * when memory is given back on demand, everything leaves.
+ *
+ * All words are written under the zone lock.
+ */
+#ifndef PCPA_DEPOT_H
+#define PCPA_DEPOT_H
+
+#include "allocator/zone.h"
+
+#define PCPA_DEPOT_ORDERS 4u /* PCPTUNE_COSTLY_ORDER and below */
+#define PCPA_FRONT_PAGES  256u
+#define PCPA_SHARED_PAGES 4096u
+#define PCPA_NO_FRONT	  UINT32_MAX /* a slot whose front nobody would look after */
+
+/*
+ * Places of a ring of mask + 1 block addresses, `at` the first of them. For pcpa_depot_give(), the
+ * page numbers of the first n_picked of them may have been looked up before.
+ */
+struct pcpa_places {
+	uint64_t *ring;
+	uint32_t mask;
+	uint32_t at;
+	uint32_t n_picked;
+	const uint32_t *picked;
+};
+
+static inline uint64_t *pcpa_place(const struct pcpa_places *p, uint32_t i)
+{
+	return &p->ring[(p->at + i) & p->mask];
+}
+
+/*
+ * Once, before the zone is used: n_slots fronts, bounded for so many CPUs that run. Without memory
+ * for it the zone does without. Never fails.
+ */
+void pcpa_depot_make(struct pcpa_zone *z, uint32_t n_slots, uint32_t cpus);
+
+/*
+ * Under the zone lock: n blocks of any order out of the zone, for `slot`: its front, the shared
+ * stack, the buddy system. The first goes to place n - 1 of `to`, the last one to place 0, so that
+ * a list whose tail they are put before hands the first one out first. Less than n are at the upper
+ * places. They have the tag of no place in use, and nobody looks at them: the caller tags them with
+ * pcpa_depot_tag() after the hold. Returns their number.
+ */
+uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
+			 const struct pcpa_places *to);
+
+/*
+ * Under the zone lock: n blocks of any order, place 0 the oldest, into the zone. Those whose tag is
+ * not (from, order) are not what the caller took them for: they stay where they are and go to
+ * pcpa_zone_keep_bad(). Returns the pages that came in.
+ */
+uint64_t pcpa_depot_give(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
+			 const struct pcpa_places *from, enum pcpa_place place);
+
+/* The tags of the uppermost `got` of n places; no lock. */
+static inline void pcpa_depot_tag(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
+				  const struct pcpa_places *at, enum pcpa_place place)
+{
+	for (uint32_t i = n - got; i < n; i++) {
+		const void *block = (const void *)(uintptr_t)*pcpa_place(at, i);
+
+		pcpa_tag_set(z, pcpa_page_number(z, block), place, order);
+	}
+}
+
+/* At a glance, without the lock: is anything there? */
+bool pcpa_depot_has_front(const struct pcpa_zone *z, uint32_t slot);
+bool pcpa_depot_has_shared(const struct pcpa_zone *z);
+
+/* One look of the agent, once a second, no lock held: at a front, at the shared stacks. */
+void pcpa_depot_age_front(struct pcpa_zone *z, uint32_t slot, struct pcptune_zctr *ctr);
+void pcpa_depot_age_shared(struct pcpa_zone *z, struct pcptune_zctr *ctr);
+
+/* Everything to the buddy system, in bounded holds. True: there was something. No lock held. */
+bool pcpa_depot_empty(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr);
+
+/* Part of pcpa_zone_check(): *ret_pages are stored. */
+const char *pcpa_depot_check(const struct pcpa_zone *z, uint64_t *ret_pages);
+
+#endif

@@ -69,8 +69,7 @@ def axis(low, high, x_of, top, bottom):
 def chart(report):
     key = "cpu_ns" if report["settings"]["metric"] == "cpu" else "ns"
     patterns = [p for p in report["patterns"] if p["results"]]
-    subjects = [s for s in report["subjects"] if any(s["name"] in p["results"] for p in patterns)
-                and not s["name"].startswith("api-high")]
+    subjects = [s for s in report["subjects"] if any(s["name"] in p["results"] for p in patterns)]
     values = [r[key][k] for p in patterns for r in p["results"].values() for k in ("min", "max")]
     values = [v for v in values if v > 0] or [1]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -61,9 +61,15 @@ def a_report_has_every_figure_and_its_ratios_follow_from_them():
         for ours, ahead in p["ahead"].items():
             assert ahead == (res[ours]["ns"]["median"] < min(peers)), p
     for ours, title in (("api", "our API"), ("preload", "our preload")):
-        n = sum(p["ahead"][ours] for p in rep["patterns"])
-        assert f"{title}: ahead of every peer in {n} of 6" in files["bench.md"], n
-        assert f"{title}: ahead of every peer in {n} of 6" in r.stdout
+        not_in = [p["text"] for p in rep["patterns"] if not p["ahead"][ours]]
+        assert rep["ahead_of_every_peer"][ours] == {"columns": 6, "ahead": 6 - len(not_in),
+                                                    "not_in": not_in}
+        line = (f"- {title}: ahead of every peer: {'no' if not_in else 'yes'}, in "
+                f"{6 - len(not_in)} of 6" + (f" (not: {'; '.join(not_in)})" if not_in else ""))
+        assert line + "\n" in files["bench.md"] and line + "\n" in r.stdout, line
+    for c, p in zip(rep["columns"], rep["patterns"]):
+        assert (c["text"], c["best_peer"], c["ahead"]) == (p["text"], p["best_peer"], p["ahead"])
+        assert c["to_best_peer"] == {n: p["results"][n]["to_best_peer"] for n in p["ahead"]}
     two = rep["patterns"][-1]["results"]["api"]["same_cpu_pct"]
     assert is_spread(two)
     if len(os.sched_getaffinity(0)) > 1:
@@ -87,6 +93,8 @@ def latencies_and_memory_are_tables_of_their_own():
     rep, files, _ = compare("--patterns", "latency64,resident", "--subjects", "api,glibc,clock",
                             "--rounds", "1")
     assert rep["patterns"] == []
+    assert [c["text"] for c in rep["columns"]] == ["single calls, 64 threads: p99.9"]
+    assert rep["columns"][0]["ahead"] == rep["latency"]["ahead_p99.9"]
     lat, mem = rep["latency"], rep["resident"]
     assert set(lat["results"]) == {"api", "glibc", "clock"} and set(mem["results"]) == {"api",
                                                                                          "glibc"}
@@ -98,6 +106,22 @@ def latencies_and_memory_are_tables_of_their_own():
     for r in mem["results"].values():
         assert r["start"] < r["peak"] and r["after"] <= r["peak"] and r["peak"] > 128 * 1024, r
     assert "the clock alone" in files["bench.md"] and "after rest" in files["bench.md"]
+
+
+@test
+def a_fixed_high_is_ours_alone_and_the_others_lend_their_figures():
+    requires_release()
+    rep, _, _ = compare("--patterns", "threads64,threads64-high64", "--subjects",
+                        "api,preload,api-checked,tls,glibc", "--rounds", "1")
+    plain, high = rep["patterns"]
+    assert high["high"] == 64 and set(high["results"]) == {"api", "preload", "tls", "glibc"}
+    for n in ("tls", "glibc"):
+        assert high["results"][n]["values_ns"] == plain["results"][n]["values_ns"], n
+    for n in ("api", "preload"):
+        zone = [p["results"][n]["zone_per_1000"]["median"] for p in (plain, high)]
+        assert zone[0] < 100 < zone[1], zone
+    rep, _, _ = compare("--patterns", "threads64-high64", "--subjects", "api,tls", "--rounds", "1")
+    assert set(rep["patterns"][0]["results"]) == {"api", "tls"}, "nobody to borrow from"
 
 
 @test

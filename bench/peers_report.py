@@ -155,6 +155,7 @@ def build(subjects, patterns, got, skipped, failed, settings, machine):
     for s in subjects:
         row = {k: s.get(k) for k in ("name", "title", "kind", "mode", "page_aligned_pct")}
         row["package"] = s.get("package")
+        row["other_mode"] = "env" in s
         row["version"] = package_version(s["package"]) if s.get("package") else None
         if s["name"] in skipped:
             row["skipped"] = skipped[s["name"]]

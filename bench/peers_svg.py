@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The chart of bench/peers_run: a row for each pattern, a mark for each subject, a logarithmic axis.
 
-Ours are filled circles, peers diamonds, bare stacks vertical strokes; a thin line spans the rounds.
+Ours are filled circles, in another mode hollow ones; peers are diamonds, bare stacks vertical
+strokes; a thin line spans the rounds.
 Colours change with the reader's light or dark scheme; shape and order tell the subjects apart where
 colour does not.
 """
@@ -9,12 +10,12 @@ import math
 from xml.sax.saxutils import escape
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 1000, 270, 50, 34, 96
-LEGEND_COLS, LEGEND_ROW = 6, 20
+LEGEND_COLS, LEGEND_ROW = 5, 20
 
 # (light, dark) by kind; chosen to keep their distance on both grounds
 COLOURS = {
     "ours": [("#0b6bcb", "#5cb2ff"), ("#067a6f", "#35d0bf"), ("#7a3fc4", "#c39bff"),
-             ("#31539a", "#9db8f5")],
+             ("#1b1f24", "#f0f6fc"), ("#31539a", "#9db8f5"), ("#3f6212", "#c5e08b")],
     "peer": [("#c2410c", "#ff9a5c"), ("#b3124c", "#ff7fa8"), ("#8a6100", "#e8c14a"),
              ("#4d7c0f", "#a5d65a"), ("#6b4a2b", "#d0a77f")],
     "limit": [("#8b949e", "#6e7681"), ("#1b1f24", "#f0f6fc"), ("#59636e", "#a9b4bf")],
@@ -37,7 +38,11 @@ def style(subjects):
             ".grid{stroke:#30363d}text.dim{fill:#9aa4af}" + rules(1) + "}</style>")
 
 
-def mark(kind, x, y):
+def mark(subject, x, y):
+    kind = subject["kind"]
+    if kind == "ours" and subject.get("other_mode"):
+        return (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="none" stroke="currentColor" '
+                'stroke-width="2"/>')
     if kind == "ours":
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="currentColor"/>'
     if kind == "peer":
@@ -51,7 +56,7 @@ def legend(subjects, top):
     step = (WIDTH - 40) / LEGEND_COLS
     for i, s in enumerate(subjects):
         x, y = 30 + i % LEGEND_COLS * step, top + i // LEGEND_COLS * LEGEND_ROW
-        out.append(f'<g class="c{i}">{mark(s["kind"], x, y)}</g>'
+        out.append(f'<g class="c{i}">{mark(s, x, y)}</g>'
                    f'<text x="{x + 12:.0f}" y="{y + 4:.0f}">{escape(s["title"])}</text>')
     return out
 
@@ -100,5 +105,5 @@ def chart(report):
             a, b, m = (x_of(r[key][k]) for k in ("min", "max", "median"))
             out.append(f'<g class="c{i}"><title>{escape(s["title"])}, {escape(p["text"])}: '
                        f'{r[key]["median"]:.1f} ns</title><path d="M{a:.1f} {y:.1f}H{b:.1f}" '
-                       f'stroke="currentColor" opacity=".5"/>{mark(s["kind"], m, y)}</g>')
+                       f'stroke="currentColor" opacity=".5"/>{mark(s, m, y)}</g>')
     return "\n".join(out + ["</svg>"]) + "\n"

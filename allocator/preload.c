@@ -77,9 +77,12 @@ static __attribute__((noinline)) void *alloc_ours(size_t size)
 	return p ? p : alloc_next(size);
 }
 
+/* preload_fast.lo is 0, or preload_lo. */
 static void *alloc_plain(size_t size)
 {
-	return preload_wants(size) ? alloc_ours(size) : alloc_next(size);
+	if (__builtin_expect(size < pcpa_get(&preload_fast.lo), 1) || !preload_wants(size))
+		return alloc_next(size);
+	return alloc_ours(size);
 }
 
 static void *alloc_zeroed(size_t count, size_t each)
@@ -127,18 +130,22 @@ static __attribute__((noinline, cold)) void free_rare(void *p)
 		n->free(p);
 }
 
-static __attribute__((noinline)) void free_block(void *p, const void *caller)
+static inline void free_next(void *p)
 {
 	void (*next)(void *) = __atomic_load_n(&preload_next_table.free, __ATOMIC_ACQUIRE);
 
-	if (preload_zone_owns(p))
-		free_ours(p, caller);
-	else if (!p || preload_arena_owns(p))
-		return;
-	else if (__builtin_expect(next != NULL, 1))
+	if (__builtin_expect(next != NULL, 1))
 		next(p);
 	else
 		free_rare(p);
+}
+
+static __attribute__((noinline)) void free_block(void *p, const void *caller)
+{
+	if (preload_zone_owns(p))
+		free_ours(p, caller);
+	else if (p && !preload_arena_owns(p))
+		free_next(p);
 }
 
 /* ---- realloc ---- */
@@ -221,7 +228,12 @@ PCPA_API void *calloc(size_t count, size_t each)
 
 PCPA_API void free(void *p)
 {
-	if (__builtin_expect(!preload_fast_free(p), 0))
+	if (__builtin_expect(preload_fast_free(p), 1))
+		return;
+	/* what is next malloc's should not be asked all of it */
+	if (preload_fast_foreign(p) && !preload_arena_owns(p))
+		free_next(p);
+	else
 		free_block(p, CALLER);
 }
 

@@ -124,6 +124,15 @@ static inline const struct preload_span *preload_span_of(const void *p, size_t *
 	}
 }
 
+/* true: surely not ours, be it NULL. */
+static inline bool preload_fast_foreign(const void *p)
+{
+	const struct preload_span *z = preload_fast.zone;
+
+	return pcpa_get(&preload_fast.n_zones) == 1 &&
+	       (uintptr_t)p - z->base >= z->pages_end << PCPTUNE_PAGE_SHIFT;
+}
+
 /* false: the slow path has the say. */
 static inline __attribute__((always_inline)) bool preload_fast_free(void *p)
 {

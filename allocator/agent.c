@@ -10,6 +10,12 @@
  * It blocks all signals, holds each lock for one chunk at a time, and calls nothing that
  * allocates. Memory goes back outside of every lock that the program waits for: a block is taken
  * out of the zone, given to the system, and put back as bare.
+ *
+ * What goes back is decided by time alone. While the program calls, a free block goes back that
+ * nobody wanted for COLD_TICKS: what a steady cycle needs, it needs again before that, however much
+ * it is. When nobody called for a while (REST_MS, or PCPALLOC_IDLE_MS if that is less), nothing is
+ * of use any more: all that is free goes back as fast as the system takes it, the descriptors of
+ * free blocks and the places of empty lists with it.
  */
 #include <errno.h>
 #include <limits.h>
@@ -33,8 +39,9 @@
 #define RETURN_MS    250u   /* between two portions of returned memory */
 #define RETURN_PAGES 16384u /* a portion: 64 MiB, so 256 MiB a second */
 #define RETURN_CALLS 256u   /* and at most so many blocks */
-#define COLD_TICKS   2u	    /* free for one to two seconds */
-#define SLACK_PAGES  2048u
+#define HURRY_MS     10u    /* between two portions while nobody calls */
+#define COLD_TICKS   5u	    /* free for four to five seconds */
+#define REST_MS	     5000u  /* nobody called for so long */
 #define LONG_MS	     10000u
 #define ATTACHED_MS  5000u /* how late the end of the daemon may be seen */
 #define ALONE_MS     20u   /* without the first thread: how late the end may be seen */
@@ -52,19 +59,42 @@ enum stage { NOTHING, ATTACHED, THREAD };
 struct seen {
 	uint64_t mark;	  /* changes with every operation */
 	uint64_t idle_ns; /* since when it did not */
+	bool folded;	  /* the places of its lists have no memory */
 };
 static struct seen *seen;
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 /* ---- returning memory ---- */
 
-static bool above_slack(struct pcpa_zone *z, uint64_t slack)
+/* Free, and with memory behind it. */
+static bool has_memory(struct pcpa_zone *z)
 {
-	return z->free_pages - z->bare_pages - z->returning > slack;
+	return z->free_pages - z->bare_pages - z->returning > 0;
+}
+
+/*
+ * A block that is out for its return is ours alone. Inside of it no descriptor says anything, which
+ * is what it says when it is all zero, so whole pages of them go back, too.
+ */
+static bool give_back(struct pcpa_zone *z, uint32_t pfn, unsigned order)
+{
+	uintptr_t from = (uintptr_t)&z->pages[pfn + 1], to = (uintptr_t)&z->pages[pfn];
+
+	if (madvise(pcpa_page_address(z, pfn), (size_t)4096 << order, MADV_DONTNEED))
+		return false;
+	from = (from + 4095) & ~(uintptr_t)4095;
+	to = (to + (sizeof(struct pcpa_page) << order)) & ~(uintptr_t)4095;
+	if (from < to)
+		madvise((void *)from, to - from, MADV_DONTNEED);
+	return true;
 }
 
 /* One block; pages returned, 0: nothing to do here. */
-static uint64_t return_one(struct pcpa_zone *z, uint64_t slack, uint32_t cold_ticks,
-			   enum pcpa_path path)
+static uint64_t return_one(struct pcpa_zone *z, uint32_t cold_ticks, enum pcpa_path path)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, pcpa_cpu_slot());
 	uint32_t pfn = PCPA_NO_PAGE;
@@ -72,19 +102,21 @@ static uint64_t return_one(struct pcpa_zone *z, uint64_t slack, uint32_t cold_ti
 	bool gone;
 
 	pcpa_zone_enter(z, path, &b->zctr);
-	if (above_slack(z, slack))
+	if (has_memory(z))
 		pfn = pcpa_zone_take_cold(z, z->tick - cold_ticks, &order);
 	pcpa_zone_leave(z);
 	if (pfn == PCPA_NO_PAGE)
 		return 0;
-	gone = !madvise(pcpa_page_address(z, pfn), (size_t)4096 << order, MADV_DONTNEED);
+	gone = give_back(z, pfn, order);
 	pcpa_zone_enter(z, path, &b->zctr);
 	pcpa_zone_put_returned(z, pfn, order, gone ? PCPA_BARE : PCPA_BACKED);
 	pcpa_zone_leave(z);
+	if (gone)
+		pcpa_proc_add(&pcpa_heap.proc->pages_given_back, 1u << order);
 	return gone ? 1u << order : 0;
 }
 
-size_t pcpa_return_pages(uint64_t slack, uint64_t most, uint32_t cold_ticks, int as_agent)
+size_t pcpa_return_pages(uint64_t most, uint32_t cold_ticks, int as_agent)
 {
 	enum pcpa_path path = as_agent ? PCPA_PATH_AGENT : PCPA_PATH_FREE;
 	unsigned calls = as_agent ? RETURN_CALLS : UINT_MAX;
@@ -97,11 +129,11 @@ size_t pcpa_return_pages(uint64_t slack, uint64_t most, uint32_t cold_ticks, int
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
 		uint64_t n = 1;
 
-		if (!as_agent)
+		if (!cold_ticks)
 			pcpa_depot_empty(&pcpa_heap.zones[i], path,
 					 &pcpa_cpu_block(i, pcpa_cpu_slot())->zctr);
-		while (n && done < most && calls--) {
-			n = return_one(&pcpa_heap.zones[i], slack, cold_ticks, path);
+		for (; n && done < most && calls; calls--) {
+			n = return_one(&pcpa_heap.zones[i], cold_ticks, path);
 			done += n;
 		}
 	}
@@ -127,7 +159,7 @@ static bool look_at_zones(bool tick)
 		/* below the marks of an audit */
 		if (tick)
 			z->tick = (z->tick + 1) & 0x7fffffffu;
-		pending |= above_slack(z, SLACK_PAGES) || pcpa_depot_has_shared(z);
+		pending |= has_memory(z);
 		pcpa_zone_leave(z);
 	}
 	return pending;
@@ -160,15 +192,33 @@ struct look {
 	uint64_t now;
 	bool tick, lease;
 	bool watch; /* out: something may decay or go idle */
+	bool busy;  /* out: somebody called lately */
 };
+
+/* Lists that nobody uses: the pages to the zone, the memory of the places to the system. */
+static void look_at_idle(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct seen *s,
+			 uint64_t idle_ns)
+{
+	if (idle_ns >= pcpa_heap.idle_ms * MS)
+		empty_lists(z, b, s->mark);
+	if (s->folded || pcpa_pcp_pages(b))
+		return;
+	pcpa_pcp_lock(b);
+	s->folded = pcpa_pcp_forget_places(b);
+	pcpa_pcp_unlock(b);
+}
 
 static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct seen *s,
 			struct look *l, uint32_t slot)
 {
 	bool steered = __atomic_load_n(&b->ctl.seq, __ATOMIC_ACQUIRE) != pcpa_get(&b->pcp.ack_seq);
-	bool adopted = pcpa_get(&b->pcp.reserved[PCPA_PCP_STATE]) & PCPA_PCP_ADOPTED;
-	uint64_t mark;
+	bool adopted = pcpa_get(&b->pcp.reserved[PCPA_PCP_STATE]) & PCPA_PCP_ADOPTED, busy;
+	uint64_t mark = activity(b);
 
+	if (mark != s->mark)
+		*s = (struct seen){.mark = mark, .idle_ns = l->now};
+	busy = l->now - s->idle_ns < least(REST_MS, pcpa_heap.idle_ms) * MS;
+	l->busy |= busy;
 	if (!pcpa_pcp_ready(b) && !steered)
 		return;
 	if (steered || (adopted && !l->lease)) {
@@ -176,13 +226,8 @@ static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 		pcpa_pcp_control(z, b, PCPA_PATH_AGENT);
 		pcpa_pcp_unlock(b);
 	}
-	mark = activity(b);
-	if (mark != s->mark) {
-		s->mark = mark;
-		s->idle_ns = l->now;
-	} else if (l->now - s->idle_ns >= pcpa_heap.idle_ms * MS) {
-		empty_lists(z, b, mark);
-	}
+	if (!busy)
+		look_at_idle(z, b, s, l->now - s->idle_ns);
 	if (l->tick) {
 		pcpa_pcp_lock(b);
 		pcpa_pcp_fold(b);
@@ -192,7 +237,7 @@ static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 		pcpa_depot_age_front(z, slot, &b->zctr);
 	}
 	pcpa_pcp_report(z);
-	l->watch |= pcpa_pcp_pages(b) || pcpa_depot_has_front(z, slot);
+	l->watch |= busy || pcpa_pcp_pages(b) != 0 || pcpa_depot_has_front(z, slot);
 }
 
 static void look_at_cpus(struct look *l)
@@ -220,11 +265,6 @@ static void learn_cache(void)
 		}
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* How long there is nothing to do. pending: memory is to go back; returned: and some just did. */
 static uint64_t sleep_ms(const struct look *l, bool pending, bool returned, enum pcpa_attach attach)
 {
@@ -236,7 +276,7 @@ static uint64_t sleep_ms(const struct look *l, bool pending, bool returned, enum
 	if (l->watch)
 		ms = least(ms, pcpa_heap.idle_ms < 10 ? 10 : pcpa_heap.idle_ms);
 	if (returned)
-		ms = least(ms, RETURN_MS);
+		ms = least(ms, l->busy ? RETURN_MS : HURRY_MS);
 	if (until && until != UINT64_MAX && until > l->now)
 		ms = least(ms, (until - l->now) / MS + 1);
 	return least(ms, pcpa_attach_wait_ms());
@@ -247,6 +287,30 @@ static void sleep_on(uint32_t wake, uint64_t ms)
 	struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000 * MS)};
 
 	syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAIT, wake, &t, NULL, 0);
+}
+
+/*
+ * Before a long sleep: from here on the next call that comes to a list or a zone rings, be it a
+ * free. False: one came in between and did not.
+ */
+static bool hang_up(void)
+{
+	bool calm = true;
+
+	__atomic_store_n(&pcpa_agent_bell, 1, __ATOMIC_SEQ_CST);
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++) {
+			struct pcptune_cpu_block *b = pcpa_cpu_block(i, slot);
+			const struct seen *s = &seen[(size_t)i * pcpa_heap.n_slots + slot];
+
+			if (pcpa_pcp_ready(b)) {
+				pcpa_pcp_lock(b);
+				pcpa_pcp_ring_next(b);
+				pcpa_pcp_unlock(b);
+			}
+			calm &= activity(b) == s->mark;
+		}
+	return calm;
 }
 
 static uint32_t leader_ends; /* atomic: said so */
@@ -312,14 +376,14 @@ static void *agent(void *unused)
 		}
 		look_at_cpus(&l);
 		pending = look_at_zones(l.tick);
-		returned = pending && pcpa_return_pages(SLACK_PAGES, RETURN_PAGES, COLD_TICKS, 1);
+		returned = pending && pcpa_return_pages(RETURN_PAGES, l.busy ? COLD_TICKS : 0, 1);
 		ms = sleep_ms(&l, pending, returned, attach);
 		if (left_alone(&gone))
 			exit(0);
 		if (gone || pcpa_get(&leader_ends))
 			ms = least(ms, ALONE_MS);
-		if (!l.watch && !pending)
-			__atomic_store_n(&pcpa_agent_bell, 1, __ATOMIC_RELEASE);
+		if (!l.watch && !pending && !hang_up())
+			ms = least(ms, TICK_MS);
 		sleep_on(wake, ms ? ms : 1);
 	}
 	return NULL;
@@ -405,6 +469,17 @@ void pcpa_agent_attend(void)
 		ring();
 	else if (!(make_seen() && make_thread()))
 		__atomic_fetch_or(&pcpa_heap.header->flags, PCPTUNE_SEG_NO_AGENT, __ATOMIC_RELAXED);
+	errno = saved;
+}
+
+void pcpa_agent_wake(void)
+{
+	uint32_t rung = 1;
+	int saved = errno;
+
+	if (pcpa_agent_runs() && __atomic_compare_exchange_n(&pcpa_agent_bell, &rung, 0, false,
+							     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		ring();
 	errno = saved;
 }
 

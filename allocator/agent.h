@@ -19,13 +19,18 @@
  */
 extern uint32_t pcpa_agent_bell;
 void pcpa_agent_attend(void);
+/* The same for a free, which starts no thread: only ends the long sleep of one that there is. */
+void pcpa_agent_wake(void);
 /* Is there a thread that looks after everything? */
 bool pcpa_agent_runs(void);
 /* The first thread ends, and the process perhaps not: any thread, allocator in use. */
 void pcpa_agent_leader_ends(void);
 
-/* Gives free memory of all zones back, but for `slack` pages a zone, at most `most` pages. */
-size_t pcpa_return_pages(uint64_t slack, uint64_t most, uint32_t cold_ticks, int as_agent);
+/*
+ * Gives back what was free for `cold_ticks` of the zones' time, at most `most` pages. 0 ticks: all
+ * that is free, the depot included.
+ */
+size_t pcpa_return_pages(uint64_t most, uint32_t cold_ticks, int as_agent);
 
 /* fork */
 void pcpa_agent_lock(void);

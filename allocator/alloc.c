@@ -288,6 +288,13 @@ static inline bool must_put_off(void)
 	return pcpa_get(&pcpa_heap.ready) == PCPA_FORKING && pcpa_in_zone;
 }
 
+/* Frees that follow a long silence are news for the agent: there is memory to give back. */
+static inline void wake_agent(void)
+{
+	if (__builtin_expect(pcpa_get(&pcpa_agent_bell), 0))
+		pcpa_agent_wake();
+}
+
 static __attribute__((noinline)) void free_block(void *block, unsigned order, const void *caller)
 {
 	struct pcpa_zone *z;
@@ -300,6 +307,7 @@ static __attribute__((noinline)) void free_block(void *block, unsigned order, co
 		pcpa_deferred_push(block, order);
 	else if (z)
 		pcpa_pcp_free(z, pcpa_cpu_slot(), order, block);
+	wake_agent();
 	errno = saved;
 }
 
@@ -334,6 +342,7 @@ void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks)
 	}
 	if (z)
 		pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, n - first, blocks + first);
+	wake_agent();
 	errno = saved;
 }
 
@@ -377,6 +386,7 @@ static void give_pieces(char *block, size_t at, size_t end, const void *caller)
 		pcpa_deferred_push(block + i * PCPA_PAGE_SIZE, pcpa_piece_order(i, end));
 	if (z && !must_put_off())
 		pcpa_pcp_give(z, pcpa_cpu_slot(), pcpa_page_number(z, block), at, end);
+	wake_agent();
 	errno = saved;
 }
 
@@ -477,6 +487,7 @@ int pcpa_get_stats(struct pcpa_stats *stats)
 		if (!pcpa_agent_runs())
 			pcpa_attach_step();
 		s.attached = pcpa_attach_state() == PCPA_ATTACH_DONE;
+		s.pages_given_back = pcpa_get(&pcpa_heap.proc->pages_given_back);
 	}
 	memcpy(stats, &s, s.size);
 	return 0;
@@ -566,7 +577,7 @@ size_t pcpa_trim(void)
 	if (!__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE))
 		return 0;
 	for_each_cpu(empty_cpu, NULL);
-	return pcpa_return_pages(0, ALL_PAGES, 0, 0);
+	return pcpa_return_pages(ALL_PAGES, 0, 0);
 }
 
 struct limits {

@@ -273,6 +273,22 @@ static void map_rings(struct pcptune_cpu_block *b, uint32_t high_limit)
 	pcpa_put(&b->pcp.high_limit, high_limit);
 }
 
+bool pcpa_pcp_forget_places(struct pcptune_cpu_block *b)
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		if (pcpa_list_count(&b->list[i]))
+			return false;
+		n += b->list[i].limit;
+	}
+	/* one mapping, the ring of list 0 first */
+	if (n)
+		madvise((void *)(uintptr_t)b->list[0].private_ring, n * sizeof(uint64_t),
+			MADV_DONTNEED);
+	return true;
+}
+
 static void set_defaults(struct pcptune_cpu_block *b, uint32_t zone)
 {
 	const struct pcpa_defaults *d = &pcpa_heap.defaults[zone];

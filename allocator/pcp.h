@@ -101,6 +101,10 @@ void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b);
 /* Extends the 40 bits of the operations of each list; at least once in 2^40 of them. Returns
  * allocations and frees in blocks, the low 32 bits of each. */
 uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b);
+/* Lists that are empty: the memory of their rings goes back to the system. False: they are not. */
+bool pcpa_pcp_forget_places(struct pcptune_cpu_block *b);
+/* The next call that comes to these lists, a free even, ends the long sleep of the agent. */
+void pcpa_pcp_ring_next(struct pcptune_cpu_block *b);
 /* One second of decay. */
 void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b);
 /* As a control word would; 0 keeps a value. */

@@ -32,6 +32,7 @@
  */
 #include <sys/mman.h>
 
+#include "allocator/agent.h"
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
@@ -410,9 +411,16 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 }
 
 /*
- * In the child of a fork. Its lists may serve it for long without a slow path, and nobody would
- * start its agent: so its first allocation takes one, at whose end the bell is looked at.
+ * Lists may serve a program for long without a slow path. But in the child of a fork nobody would
+ * start its agent, and an agent that sleeps for long, since nobody called, would miss that they do
+ * again: so the first call takes one, and the bell is looked at.
  */
+void pcpa_pcp_ring_next(struct pcptune_cpu_block *b)
+{
+	if (pcpa_by_sections(b))
+		__atomic_fetch_or(&pcpa_words(b)->stop, PCPA_STOP_TO_RING, __ATOMIC_RELAXED);
+}
+
 static __attribute__((noinline, cold)) void ring(void)
 {
 	for (uint32_t i = 0; i < pcpa_heap.n_zones * pcpa_heap.n_slots; i++)
@@ -505,8 +513,16 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		b = pcpa_cpu_block(z->id, cpu);
 		if (pcpa_fast_push(b, list, order, cpu, block))
 			return;
-		if (pcpa_in_zone || pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_TO_RING)
+		if (pcpa_in_zone)
 			break;
+		if (pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_TO_RING) {
+			/* a free starts no agent */
+			if (!pcpa_agent_runs())
+				break;
+			ring();
+			pcpa_agent_wake();
+			continue;
+		}
 		busy = !pcpa_pcp_enter(b);
 		if (busy)
 			break;

@@ -85,7 +85,7 @@ extern struct pcpa_fast pcpa_fast;
 /* Bits of `stop`. */
 #define PCPA_STOP_OWNER	   1u /* the holder of pcp.lock has the lists for itself */
 #define PCPA_STOP_FOR_GOOD 2u
-#define PCPA_STOP_TO_RING  4u /* child of a fork: the next allocation should call the agent */
+#define PCPA_STOP_TO_RING  4u /* the next call should come to a slow path, for the agent's sake */
 
 /* How a section ended. */
 enum pcpa_section { PCPA_SECTION_DONE, PCPA_SECTION_NO, PCPA_SECTION_AGAIN };

@@ -143,6 +143,7 @@ struct pcpa_stats {
 	uint32_t n_cpus;
 	uint32_t mode; /* enum pcptune_mode of pcptune/segment.h */
 	uint32_t attached; /* 1: a daemon has our segment */
+	uint64_t pages_given_back; /* to the system so far, each time that a page was */
 };
 PCPA_API int pcpa_get_stats(struct pcpa_stats *stats); /* 0 or -errno */
 

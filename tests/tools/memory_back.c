@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A program with a burst, for tests of what it holds afterwards.
+ *
+ *   memory_back burst MIB          before, in the burst, and after REST seconds without a call
+ *   memory_back late MIB           the same, but the burst is held for so long that the agent sleeps
+ *   memory_back cycle MIB SECONDS  the burst again and again, 20 times a second: pages given back
+ *                                  and page faults of all but the first; longest pause of its own
+ *
+ * Sizes are KiB of the whole process (Rss of smaps_rollup), one "name value" a line.
+ */
+#include <pcpalloc.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REST  11
+#define HELD  9
+#define CYCLE UINT64_C(50000000)
+
+static void **blocks;
+static size_t n_blocks;
+
+static long resident_kib(void)
+{
+	FILE *f = fopen("/proc/self/smaps_rollup", "r");
+	char line[256];
+	long kib = -1;
+
+	while (f && kib < 0 && fgets(line, sizeof(line), f))
+		sscanf(line, "Rss: %ld", &kib);
+	if (f)
+		fclose(f);
+	return kib;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void say(const char *name, long value)
+{
+	printf("%s %ld\n", name, value);
+	fflush(stdout);
+}
+
+static int take_all(void)
+{
+	for (size_t i = 0; i < n_blocks; i++) {
+		blocks[i] = pcpa_alloc(0);
+		if (!blocks[i])
+			return 1;
+		memset(blocks[i], 1, PCPA_PAGE_SIZE);
+	}
+	return 0;
+}
+
+static void give_all(void)
+{
+	for (size_t i = 0; i < n_blocks; i++)
+		pcpa_free(blocks[i], 0);
+}
+
+static struct pcpa_stats stats(void)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+
+	pcpa_get_stats(&s);
+	return s;
+}
+
+static int burst(unsigned held)
+{
+	pcpa_free(pcpa_alloc(0), 0);
+	say("before", resident_kib());
+	if (take_all())
+		return 1;
+	say("in", resident_kib());
+	sleep(held);
+	give_all();
+	say("freed", resident_kib());
+	sleep(REST);
+	say("after", resident_kib());
+	say("mode", stats().mode);
+	return pcpa_audit(NULL) != 0;
+}
+
+static long faults(void)
+{
+	struct rusage r;
+
+	getrusage(RUSAGE_SELF, &r);
+	return r.ru_minflt;
+}
+
+/* On one CPU: another one would have lists of its own to fill, with pages that nobody used yet. */
+static void stay(void)
+{
+	cpu_set_t all, one;
+
+	CPU_ZERO(&one);
+	for (int cpu = 0; !sched_getaffinity(0, sizeof(all), &all) && cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &all)) {
+			CPU_SET(cpu, &one);
+			sched_setaffinity(0, sizeof(one), &one);
+			return;
+		}
+}
+
+static int cycle(uint64_t seconds)
+{
+	uint64_t start = now_ns(), last = start, given, pause = 0;
+	long at_first;
+
+	stay();
+	if (take_all())
+		return 1;
+	give_all();
+	at_first = faults();
+	given = stats().pages_given_back;
+	while (last - start < seconds * 1000000000u) {
+		uint64_t next = last + CYCLE, at;
+
+		if (take_all())
+			return 1;
+		give_all();
+		at = now_ns();
+		if (at < next)
+			nanosleep(&(struct timespec){0, (long)(next - at)}, NULL);
+		at = now_ns();
+		pause = at - last > pause ? at - last : pause;
+		last = at;
+	}
+	say("given_back", (long)(stats().pages_given_back - given));
+	say("faults", faults() - at_first);
+	say("pause_ms", (long)(pause / 1000000));
+	say("mode", stats().mode);
+	return pcpa_audit(NULL) != 0;
+}
+
+int main(int argc, char **argv)
+{
+	n_blocks = argc > 2 ? strtoul(argv[2], NULL, 10) * 256 : 0;
+	blocks = malloc((n_blocks + 1) * sizeof(*blocks));
+	if (!n_blocks || !blocks)
+		return 2;
+	/* the program's own memory is there before the first look */
+	memset(blocks, 1, n_blocks * sizeof(*blocks));
+	if (!strcmp(argv[1], "burst"))
+		return burst(0);
+	if (!strcmp(argv[1], "late"))
+		return burst(HELD);
+	return argc > 3 ? cycle(strtoul(argv[3], NULL, 10)) : 2;
+}

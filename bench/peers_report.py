@@ -415,6 +415,8 @@ Absolute figures are of this machine: compare ratios.
   fails when they count less than was asked for.
 - The compiler can not see into the blocks, so no pair is removed. Only patterns that say "touched"
   write to the blocks: one store a page, the same for all. LIFO unless FIFO is said.
+- Ours has two other modes: lists under a lock (`PCPALLOC_MODE=locked`: where the system has no
+  restartable sequences), and lists that find a wrong free at once (`PCPALLOC_CHECK=1`: locked, too).
 - "Our high 200" and "our high 64" keep our lists that short, so that they overflow in every burst;
   what stands there for the others is the pattern itself.
 - Warm-up comes before the timing in each thread, threads start before it and wait for each other.

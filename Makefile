@@ -30,6 +30,8 @@ FLAGS_debug   = -O0 -g
 FLAGS_asan    = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 FLAGS_tsan    = -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT	 = $(FLAGS_$(VARIANT))
+# what the daemon does for each CPU in each interval
+HOT	 = $(if $(filter release,$(VARIANT)),-O3)
 CPPFLAGS += -I. -Iinclude -D_GNU_SOURCE -DPCPTUNE_LIBDIR='"$(LIBDIR)"' -DPCPTUNE_SYSCONFDIR='"$(SYSCONFDIR)"'
 CFLAGS	+= -std=gnu17 $(OPT) $(WARN) $(WERROR) -fPIC -pthread -fvisibility=hidden
 LDFLAGS	+= $(OPT) -pthread
@@ -63,6 +65,7 @@ TOOL_SRC    := $(wildcard tests/tools/*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/*.c)
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+$(call obj,$(LIB_SRC) $(HOST_SRC) $(POLICY_SRC) $(DAEMON_SRC)): CFLAGS += $(HOT)
 
 POLICIES := $(patsubst policies/%.c,$(B)/lib/pcptune/policies/%.so,$(POLICY_SRC))
 UNITS	 := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT_SRC))

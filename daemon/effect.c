@@ -73,10 +73,12 @@ void effects_free(struct effects *e)
 static void sum_add(struct sum *s, const struct pcptune_cpu *c)
 {
 	s->alloc_pages += c->alloc_pages;
-	s->alloc_zone += c->alloc_zone;
-	s->wait_ns += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 	s->held += c->count;
 	s->active++;
+	if (c->flags & PCPTUNE_CPU_LISTS_ONLY)
+		return;
+	s->alloc_zone += c->alloc_zone;
+	s->wait_ns += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 }
 
 static void next_bucket(struct effects *e)

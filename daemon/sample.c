@@ -82,8 +82,11 @@ static void count_waits(struct target *t, uint32_t n_active, uint64_t cpu_us, ui
 	t->window_cpu_us += cpu_us;
 	for (uint32_t k = 0; k < n_active; k++) {
 		const struct pcptune_cpu *c = &t->cpus[t->active_cpus[k]];
-		uint64_t ns = c->lock_alloc_wait_ns + c->lock_free_wait_ns;
+		uint64_t ns;
 
+		if (c->flags & PCPTUNE_CPU_LISTS_ONLY)
+			continue;
+		ns = c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 		if (!ns)
 			continue;
 		t->window_wait[t->active_cpus[k]] += ns;

@@ -122,7 +122,8 @@ _Static_assert(offsetof(struct pcptune_cpu, count) == offsetof(struct pcptune_cp
 #define FACE(cpu) ((const struct face *)(const void *)&(cpu)->flags)
 
 /* Flags that no record means: the caller's own stay, ours are gone. */
-#define REST(flags) ((flags) & ~(uint32_t)(PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN))
+#define REST(flags) \
+	((flags) & ~(uint32_t)(PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN | PCPTUNE_CPU_LISTS_ONLY))
 
 static inline uint64_t zigzag(uint64_t d)
 {
@@ -420,6 +421,8 @@ static inline bool beyond_lists(const struct pcptune_cpu *c)
 {
 	uint64_t any = 0;
 
+	if (c->flags & PCPTUNE_CPU_LISTS_ONLY)
+		return false;
 #define PCPTUNE_ZCTR(field, unit, line, para) any |= c->field;
 #define PCPTUNE_PCTR(field, unit, line, para) any |= c->field;
 #include <pcptune/counters.def>
@@ -427,6 +430,12 @@ static inline bool beyond_lists(const struct pcptune_cpu *c)
 }
 
 #define BIT(field) (UINT64_C(1) << F_##field)
+
+/* LISTS_ONLY follows from the counters. */
+static inline uint32_t logged_flags(const struct pcptune_cpu *c)
+{
+	return c->flags & ~(uint32_t)PCPTUNE_CPU_LISTS_ONLY;
+}
 
 /*
  * What is left of each field when its prediction is taken away into d, 0: nothing; those that are
@@ -445,7 +454,7 @@ static inline uint64_t face_residues(const struct pcptune_cpu *c, const struct f
 		mask |= BIT(field);                                          \
 	}
 #include <pcptune/counters.def>
-	d[F_flags] = c->flags ^ (expected->flags | PCPTUNE_CPU_ACTIVE);
+	d[F_flags] = logged_flags(c) ^ (expected->flags | PCPTUNE_CPU_ACTIVE);
 	d[F_count] = zigzag((uint64_t)c->count - expected->count);
 	d[F_alloc_pages] = c->alloc_pages;
 	d[F_free_pages] = zigzag(c->free_pages - EXPECT_free_pages(c));
@@ -475,12 +484,12 @@ static inline void zone_residues(const struct pcptune_cpu *c, uint64_t *d)
 	d[F_lock_agent_hold_ns] >>= shift;
 }
 
-static inline void no_zone_residues(uint64_t *d)
+/* Only of those that may be written: a record of such a CPU repeats the last bitmap at most. */
+static inline void no_zone_residues(uint64_t expected_mask, uint64_t *d)
 {
 	d[F_hold_raw] = 0;
-#define PCPTUNE_ZCTR(field, unit, line, para) d[F_##field] = 0;
-#define PCPTUNE_PCTR(field, unit, line, para) d[F_##field] = 0;
-#include <pcptune/counters.def>
+	for (uint64_t m = expected_mask & ~(BIT(alloc_zone) - 1); m; m &= m - 1)
+		d[__builtin_ctzll(m)] = 0;
 }
 
 /* The bits of n fields. Unrolled, and from the last one down: three instructions a field. */
@@ -496,12 +505,12 @@ static inline __attribute__((always_inline)) uint64_t not_zero(const uint64_t *d
 
 /* Residues of all fields into d, those that are not 0 as a mask. */
 static uint64_t residues(const struct pcptune_cpu *c, const struct face *expected, bool beyond,
-			 uint64_t *d)
+			 uint64_t expected_mask, uint64_t *d)
 {
 	uint64_t mask = face_residues(c, expected, d);
 
 	if (!beyond) {
-		no_zone_residues(d);
+		no_zone_residues(expected_mask, d);
 		return mask;
 	}
 	zone_residues(c, d);
@@ -516,7 +525,7 @@ static uint8_t *put_record(struct pcptune_encoder *enc, const struct pcptune_cpu
 	uint64_t expected_mask = last->mask ? last->mask : enc->mask;
 	uint64_t d[N_FIELDS], mask;
 
-	mask = choose_mask(residues(c, expected, beyond, d), expected_mask);
+	mask = choose_mask(residues(c, expected, beyond, expected_mask, d), expected_mask);
 	p = put_record_head(p, step, mask, expected_mask);
 	last->mask = enc->mask = mask;
 	for (mask &= ~(UINT64_C(1) << F_hold_raw); mask; mask &= mask - 1)
@@ -794,9 +803,10 @@ static bool moved_u32(uint32_t *value, uint64_t z)
 static bool apply(struct pcptune_cpu *c, const uint64_t *d)
 {
 	unsigned shift = d[F_hold_raw] ? 0 : 6;
+	uint32_t logged = (uint32_t)d[F_flags] & ~(uint32_t)PCPTUNE_CPU_LISTS_ONLY;
 	bool good = d[F_flags] <= UINT32_MAX && moved_u32(&c->count, d[F_count]);
 
-	c->flags = (c->flags | PCPTUNE_CPU_ACTIVE) ^ (uint32_t)d[F_flags];
+	c->flags = (REST(c->flags) | PCPTUNE_CPU_ACTIVE) ^ logged;
 #define PCPTUNE_GAUGE(field, unit, line, para) good &= moved_u32(&c->field, d[F_##field]);
 #define PCPTUNE_LIST(field, unit, line, para)  c->field = d[F_##field];
 #define PCPTUNE_ZCTR(field, unit, line, para)  c->field = d[F_##field];
@@ -812,6 +822,8 @@ static bool apply(struct pcptune_cpu *c, const uint64_t *d)
 	c->lock_alloc_hold_ns <<= shift;
 	c->lock_free_hold_ns <<= shift;
 	c->lock_agent_hold_ns <<= shift;
+	if (c->flags & PCPTUNE_CPU_ACTIVE && !beyond_lists(c))
+		c->flags |= PCPTUNE_CPU_LISTS_ONLY;
 	return good;
 }
 

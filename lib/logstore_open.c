@@ -352,7 +352,7 @@ static int settings(struct logstore *ls, const struct logstore_options *opt)
 static int open_rw(const char *path, const struct logstore_options *opt, struct logstore **ret,
 		   int *ret_rc, char *why)
 {
-	struct logstore *ls;
+	struct logstore *ls = NULL;
 	int64_t version;
 	int r, rc;
 
@@ -472,7 +472,7 @@ static int first_read(struct logstore *ls)
 
 int logstore_open_ro(const char *path, struct logstore **ret, char *why)
 {
-	struct logstore *ls;
+	struct logstore *ls = NULL;
 	int r, rc;
 
 	r = check_head(path, why);

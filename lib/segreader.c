@@ -17,7 +17,9 @@
  * ago most likely still is, so it is decoded without taking the number first; when it turns out to
  * rest, one more full pass begins the number anew. Of an active CPU, a list that did not move costs
  * two compares, and all plain counters together one check of their range; when its lists served all
- * it did, twice in a row, the plain counters are only compared and nothing is stored of them.
+ * it did, twice in a row, the takes of the zone lock stand for all plain counters. Lines of memory
+ * are what counts: those of a target were written by other cores, so they are asked for early, and
+ * what is kept for such a CPU lies together, apart from what is kept for the others.
  *
  * Order. A list's word and tail are two words that different steps of the allocator move; the
  * reader takes word, tail, word and starts again when word moved, so that the pair was true at one
@@ -55,6 +57,7 @@
 #define BETWEEN_READS(list) (void)0 /* where a test lets a target get in between */
 #endif
 
+#define AHEAD	   2  /* CPUs whose words are fetched before they are needed */
 #define READ_TRIES 16 /* of a list; three loads from one line each */
 #define OPS_MASK   ((UINT64_C(1) << 40) - 1)
 /* More than this in one interval is nonsense: pages and calls; nanoseconds of many threads. */
@@ -90,10 +93,17 @@ static const uint64_t mix[] = {
 	0x94d049bb133111eb, 0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 0x87c37b91114253d5,
 };
 
-/* What a CPU's words said when its deltas were last taken. */
-struct previous {
+/*
+ * What a CPU's words said when its deltas were last taken: what is asked of every active CPU, close
+ * together, and what only those need that went past their lists.
+ */
+struct lists_before {
 	uint64_t ops[PCPTUNE_N_LISTS]; /* folded to 64 bits */
 	uint64_t net[PCPTUNE_N_LISTS];
+	uint64_t mark; /* mark_of() the counters below */
+};
+
+struct counters_before {
 #define PCPTUNE_ZCTR(field, unit, line, para) uint64_t field;
 #define PCPTUNE_PCTR(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>
@@ -111,14 +121,15 @@ struct segreader {
 	struct pcptune_seg_header h; /* checked copy */
 	char *base;
 	size_t bytes;
-	uint32_t n;	       /* zones x slots */
-	bool first;	       /* nothing was sampled yet: count from zero */
-	bool rebase;	       /* the next pass sets the baseline */
-	bool all;	       /* this pass looks at every CPU and stores every field */
-	const void *seen;      /* entries of the last pass: others are filled in full */
-	uint64_t *sums;	       /* [n] */
-	uint8_t *states;       /* [n] enum cpu_state */
-	struct previous *prev; /* [n] */
+	uint32_t n;			  /* zones x slots */
+	bool first;			  /* nothing was sampled yet: count from zero */
+	bool rebase;			  /* the next pass sets the baseline */
+	bool all;			  /* this pass looks at every CPU and stores every field */
+	const void *seen;		  /* entries of the last pass: others are filled in full */
+	uint64_t *sums;			  /* [n] */
+	uint8_t *states;		  /* [n] enum cpu_state */
+	struct lists_before *lists;	  /* [n] */
+	struct counters_before *counters; /* [n] */
 };
 
 /* ---- opening: every check has its sentence ---- */
@@ -310,8 +321,9 @@ static int make_tables(struct segreader *sr)
 	sr->n = sr->h.n_zones * sr->h.n_cpus;
 	sr->sums = calloc(sr->n, sizeof(*sr->sums));
 	sr->states = calloc(sr->n, sizeof(*sr->states));
-	sr->prev = calloc(sr->n, sizeof(*sr->prev));
-	return sr->sums && sr->states && sr->prev ? 0 : -ENOMEM;
+	sr->lists = calloc(sr->n, sizeof(*sr->lists));
+	sr->counters = calloc(sr->n, sizeof(*sr->counters));
+	return sr->sums && sr->states && sr->lists && sr->counters ? 0 : -ENOMEM;
 }
 
 static int open_checked(const struct opening *o, int fd, struct segreader *sr)
@@ -376,7 +388,8 @@ void segreader_close(struct segreader *sr)
 		munmap(sr->base, sr->bytes);
 	free(sr->sums);
 	free(sr->states);
-	free(sr->prev);
+	free(sr->lists);
+	free(sr->counters);
 	free(sr);
 }
 
@@ -625,7 +638,8 @@ static void no_deltas(struct pcptune_cpu *c)
 }
 
 /* p's word is not kept: it follows from what is, see segment.h. */
-static inline bool list_moved(const struct previous *p, uint32_t i, const struct list_reading *l)
+static inline bool list_moved(const struct lists_before *p, uint32_t i,
+			      const struct list_reading *l)
 {
 	return l->net != p->net[i] || l->word != (p->ops[i] << 24) + p->net[i];
 }
@@ -634,7 +648,7 @@ static inline bool list_moved(const struct previous *p, uint32_t i, const struct
  * Differences of the lists into c, readings into p. false: no allocator can have made them (more
  * blocks moved than operations done).
  */
-static bool list_deltas(struct previous *p, const struct list_reading *lists, bool first,
+static bool list_deltas(struct lists_before *p, const struct list_reading *lists, bool first,
 			struct pcptune_cpu *c)
 {
 	uint64_t bad = 0, alloc = 0, freed = 0;
@@ -678,11 +692,32 @@ static bool counters_sane(const struct pcptune_cpu *c, bool first)
 	return !bad;
 }
 
-/* Differences of the plain counters into c, values into p. Returns all of them or-ed. */
-static uint64_t counter_deltas(struct previous *p, const struct pcptune_cpu_block *b,
-			       struct pcptune_cpu *c)
+/*
+ * What is written under the zone lock is written by a hold, and each hold counts its take: as long
+ * as the takes and the counters of the lists' lock stand still, all counters do. (One that moves all
+ * the same is seen with the next take, or at rest.) Saves lines of every CPU that its lists serve.
+ */
+static inline uint64_t mark_of(uint64_t alloc_takes, uint64_t free_takes, uint64_t agent_takes,
+			       uint64_t pcp_counters)
 {
-	uint64_t any = 0, now, delta;
+	return alloc_takes + free_takes + agent_takes + pcp_counters;
+}
+
+static inline uint64_t mark_now(const struct pcptune_cpu_block *b)
+{
+	uint64_t pcp = 0;
+
+#define PCPTUNE_PCTR(field, unit, line, para) pcp += LOAD(&b->pcp.field);
+#include <pcptune/counters.def>
+	return mark_of(LOAD(&b->zctr.lock_alloc_taken), LOAD(&b->zctr.lock_free_taken),
+		       LOAD(&b->zctr.lock_agent_taken), pcp);
+}
+
+/* Differences of the plain counters into c, values into p. Returns all of them or-ed. */
+static uint64_t counter_deltas(struct counters_before *p, const struct pcptune_cpu_block *b,
+			       struct pcptune_cpu *c, uint64_t *ret_mark)
+{
+	uint64_t any = 0, pcp = 0, now, delta;
 
 #define TAKE(from, field)           \
 	now = LOAD(&(from)->field); \
@@ -691,36 +726,34 @@ static uint64_t counter_deltas(struct previous *p, const struct pcptune_cpu_bloc
 	p->field = now;             \
 	any |= delta;
 #define PCPTUNE_ZCTR(field, unit, line, para) TAKE(&b->zctr, field)
-#define PCPTUNE_PCTR(field, unit, line, para) TAKE(&b->pcp, field)
+#define PCPTUNE_PCTR(field, unit, line, para) \
+	TAKE(&b->pcp, field)                  \
+	pcp += now;
 #include <pcptune/counters.def>
 #undef TAKE
+	*ret_mark = mark_of(p->lock_alloc_taken, p->lock_free_taken, p->lock_agent_taken, pcp);
 	return any;
 }
 
-static bool counters_moved(const struct previous *p, const struct pcptune_cpu_block *b)
-{
-	uint64_t any = 0;
-
-#define PCPTUNE_ZCTR(field, unit, line, para) any |= LOAD(&b->zctr.field) ^ p->field;
-#define PCPTUNE_PCTR(field, unit, line, para) any |= LOAD(&b->pcp.field) ^ p->field;
-#include <pcptune/counters.def>
-	return any;
-}
+#define LISTS_ONLY (PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_LISTS_ONLY)
+#define OWN_FLAGS  (LISTS_ONLY | PCPTUNE_CPU_UNKNOWN)
 
 /*
- * Deltas against p, which moves on to now. zeros: the plain counters of c are 0 already. Returns
- * flags: ACTIVE, UNKNOWN or none; *ret_counted: are they still?
+ * Deltas against what was before, which moves on to now. calm: the plain counters of c are 0, and
+ * its mark can be relied on. Returns flags: ACTIVE, LISTS_ONLY, UNKNOWN or none; *ret_counted: are
+ * the plain counters of c not 0 now?
  */
-static uint32_t take_deltas(struct previous *p, const struct pcptune_cpu_block *b,
-			    const struct list_reading *lists, bool first, bool zeros,
-			    struct pcptune_cpu *c, bool *ret_counted)
+static uint32_t take_deltas(struct segreader *sr, uint32_t index, const struct pcptune_cpu_block *b,
+			    const struct list_reading *lists, bool calm, struct pcptune_cpu *c,
+			    bool *ret_counted)
 {
-	bool sane = list_deltas(p, lists, first, c);
+	struct lists_before *p = &sr->lists[index];
+	bool first = sr->first, sane = list_deltas(p, lists, first, c);
 	uint64_t any = 0;
 
-	/* half the work, and lines of p and c that need not be written back */
-	if (!zeros || counters_moved(p, b))
-		any = counter_deltas(p, b, c);
+	/* half the work, and lines of ours and of c that need not be touched */
+	if (!calm || mark_now(b) != p->mark)
+		any = counter_deltas(&sr->counters[index], b, c, &p->mark);
 	/* what fits in few bits together does so one by one: no compare for each */
 	if (any >> DELTA_BITS)
 		sane &= counters_sane(c, first);
@@ -730,7 +763,7 @@ static uint32_t take_deltas(struct previous *p, const struct pcptune_cpu_block *
 		return PCPTUNE_CPU_UNKNOWN;
 	}
 	if (!any)
-		return c->alloc_pages | c->free_pages ? PCPTUNE_CPU_ACTIVE : 0;
+		return c->alloc_pages | c->free_pages ? LISTS_ONLY : 0;
 	/* rarely not 0; the tests also keep the two from being loaded as one before they are stored */
 	if (c->alloc_direct)
 		c->alloc_pages += c->alloc_direct;
@@ -739,8 +772,6 @@ static uint32_t take_deltas(struct previous *p, const struct pcptune_cpu_block *
 	return PCPTUNE_CPU_ACTIVE;
 }
 
-#define OWN_FLAGS (PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN)
-
 /* Something moved, or the caller's entry is new: everything afresh. */
 static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune_cpu *c)
 {
@@ -748,14 +779,17 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 	struct list_reading lists[PCPTUNE_N_LISTS];
 	uint32_t flags, state, before = sr->states[index];
 	bool rebase = sr->rebase || (before & STATE_REBASE);
-	bool zeros = !sr->all && !(before & STATE_COUNTED), counted = false;
+	bool counted = false;
+
+	/* one that comes from rest, or to it, is looked at to the last counter */
+	bool calm = !sr->all && (before & (STATE_MOVES | STATE_COUNTED)) == STATE_MOVES;
 
 	/* at rest now: the sum, of words before the last gauges were read, has to begin anew */
 	state = before & STATE_MOVES ? STATE_FORCED : 0;
 	read_gauges(b, c);
 	if (read_lists(b, lists)) {
 		c->count = pages_on_lists(lists);
-		flags = take_deltas(&sr->prev[index], b, lists, sr->first, zeros, c, &counted);
+		flags = take_deltas(sr, index, b, lists, calm, c, &counted);
 		if (rebase) {
 			no_deltas(c);
 			counted = false;
@@ -803,6 +837,24 @@ static inline bool rests(struct segreader *sr, uint32_t index)
 	return same && !sr->all && !(sr->states[index] & STATE_FORCED);
 }
 
+/*
+ * The words of a CPU that works were written by another core since the last pass: each of its lines
+ * comes from far, and the pattern of those that are read is not one that hardware guesses.
+ */
+static inline void fetch_ahead(const struct segreader *sr, uint32_t index)
+{
+	const char *b;
+
+	if (index >= sr->n || !(sr->states[index] & STATE_MOVES))
+		return;
+	b = (const char *)cpu_block(sr, index);
+	for (size_t at = offsetof(struct pcptune_cpu_block, pcp);
+	     at < offsetof(struct pcptune_cpu_block, list[PCPTUNE_N_LISTS]); at += 64)
+		__builtin_prefetch(b + at);
+	__builtin_prefetch(b + offsetof(struct pcptune_cpu_block, zctr.lock_alloc_taken));
+	__builtin_prefetch(b + offsetof(struct pcptune_cpu_block, zctr.lock_agent_taken));
+}
+
 uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active)
 {
 	uint32_t n_active = 0;
@@ -811,6 +863,7 @@ uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32
 	if (sr->all)
 		set_places(sr, cpus);
 	for (uint32_t i = 0; i < sr->n; i++) {
+		fetch_ahead(sr, i + AHEAD);
 		if (rests(sr, i)) {
 			if (sr->states[i])
 				sample_rest(sr, i, &cpus[i]);
@@ -832,7 +885,8 @@ void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cp
 {
 	const struct pcptune_cpu_block *b = cpu_block(sr, index);
 	struct list_reading lists[PCPTUNE_N_LISTS];
-	struct previous zero = {.ops = {0}};
+	struct counters_before zero = {0};
+	uint64_t mark;
 	bool sane = true;
 
 	memset(ret, 0, sizeof(*ret));
@@ -846,7 +900,7 @@ void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cp
 	ret->count = pages_on_lists(lists);
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
 		/* the samples folded what wrapped; the last stretch comes on top */
-		uint64_t folded = sr->prev[index].ops[i];
+		uint64_t folded = sr->lists[index].ops[i];
 		uint64_t ops = folded + ((ops_of(&lists[i]) - folded) & OPS_MASK);
 		uint64_t net = lists[i].net;
 		uint64_t allocs = (ops - net) >> 1, frees = (ops + net) >> 1;
@@ -855,7 +909,7 @@ void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cp
 		ret->alloc_pages += allocs << list_orders[i];
 		ret->free_pages += frees << list_orders[i];
 	}
-	counter_deltas(&zero, b, ret);
+	counter_deltas(&zero, b, ret, &mark);
 	if (!counters_sane(ret, true) || !sane) {
 		no_deltas(ret);
 		ret->flags = PCPTUNE_CPU_UNKNOWN;

@@ -238,6 +238,8 @@ static uint64_t sub0(uint64_t a, uint64_t b)
 /* What a CPU did beyond its lists, all in one word: 0 in most intervals of a CPU that has enough. */
 static inline uint64_t beyond_lists(const struct pcptune_cpu *c)
 {
+	if (c->flags & PCPTUNE_CPU_LISTS_ONLY)
+		return 0;
 	return c->alloc_zone | c->free_zone | c->alloc_direct | c->free_direct | c->refills |
 	       c->lock_alloc_wait_ns | c->lock_free_wait_ns;
 }
@@ -328,7 +330,7 @@ static void watch_target(struct state *st, const struct pcptune_sample *s)
 	for (uint32_t i = 0; i < s->n_active; i++) {
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, s->active[i]);
 
-		if (plausible(c))
+		if (beyond_lists(c) && plausible(c))
 			wait += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 	}
 	st->cpu_us = fade(st->cpu_us, s->dt_us) + cpu;

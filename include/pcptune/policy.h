@@ -51,6 +51,8 @@ enum pcptune_cpu_flags {
 	PCPTUNE_CPU_SETTLING = 1u << 1, /* changed lately: a change now would be dropped */
 	PCPTUNE_CPU_UNKNOWN = 1u << 2, /* counters went backwards or could not be read: no deltas */
 	PCPTUNE_CPU_HELD = 1u << 3, /* pinned by the operator or changed by a stranger: dropped */
+	/* active, and of its counters only alloc_pages and free_pages moved: all others are 0 */
+	PCPTUNE_CPU_LISTS_ONLY = 1u << 4,
 };
 
 struct pcptune_cpu {

@@ -232,7 +232,7 @@ def a_fixed_high_sends_bursts_to_the_zone():
     small = one("--pattern", "burst256", "--api", "pcpa", "--high", "64", "--time", "20")
     large = one("--pattern", "burst256", "--api", "pcpa", "--high", "1024", "--time", "20")
     assert small["alloc_zone"] / small["asked_pages"] > 0.1, small
-    assert large["alloc_zone"] / large["asked_pages"] < 0.01, large
+    assert large["alloc_zone"] <= 2 * 1024, large  # filled once, however long the run
 
 
 @test

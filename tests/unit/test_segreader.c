@@ -554,6 +554,7 @@ static struct moved move_somehow(struct pcptune_cpu_block *c, unsigned how)
 	}
 	if (how & 4) {
 		made_add(c->zctr.refills, 3);
+		made_add(c->zctr.lock_alloc_taken, 1); /* as every hold does */
 		made_add(c->zctr.lock_alloc_wait_ns, 1000);
 		m.refills = 3;
 		m.waited = 1000;
@@ -588,11 +589,14 @@ static void test_all_ways_of_moving(void **state)
 			struct moved m = move_somehow(c, hows[k]);
 			const struct pcptune_cpu *e = &b.cpus[1];
 			uint64_t all = m.allocs | m.frees | m.refills | m.waited | m.raised;
+			bool lists_only = all && !(m.refills | m.waited | m.raised);
 
 			pass(&b);
 			free_count ^= m.gauge;
 			assert_int_equal(b.n_active, all != 0);
-			assert_int_equal(e->flags, all ? PCPTUNE_CPU_ACTIVE : 0);
+			assert_int_equal(e->flags,
+					 (all ? PCPTUNE_CPU_ACTIVE : 0) |
+						 (lists_only ? PCPTUNE_CPU_LISTS_ONLY : 0));
 			assert_int_equal(e->alloc_pages, m.allocs);
 			assert_int_equal(e->free_pages, m.frees);
 			assert_int_equal(e->refills, m.refills);
@@ -601,6 +605,42 @@ static void test_all_ways_of_moving(void **state)
 			assert_int_equal(any_delta(e), all);
 			assert_int_equal(e->free_count, free_count);
 		}
+	}
+	bench_free(&b);
+}
+
+/* A pass between the take that a hold counts and what else it counts: nothing is lost. */
+static void test_a_hold_in_two_passes(void **state)
+{
+	struct bench b = bench_new(1, 2);
+	struct pcptune_cpu_block *c = made_cpu(&b.m, 1);
+
+	(void)state;
+	pass(&b);
+	for (int again = 0; again < 2; again++) {
+		for (int i = 0; i < 3; i++) {
+			made_push(&c->list[0]);
+			pass(&b);
+		}
+		made_push(&c->list[0]);
+		made_add(c->zctr.lock_alloc_taken, 1);
+		pass(&b);
+		assert_int_equal(b.cpus[1].lock_alloc_taken, 1);
+		made_push(&c->list[0]);
+		pass(&b);
+		made_push(&c->list[0]);
+		made_add(c->zctr.refills, 1);
+		if (again) /* works on: comes with the next take */
+			made_add(c->zctr.lock_alloc_taken, 1);
+		pass(&b);
+		if (!again) { /* comes to rest: comes with that */
+			assert_int_equal(b.cpus[1].refills, 0);
+			pass(&b);
+			pass(&b);
+		}
+		assert_int_equal(b.cpus[1].refills, 1);
+		pass(&b);
+		pass(&b);
 	}
 	bench_free(&b);
 }
@@ -1063,6 +1103,7 @@ int main(void)
 		cmocka_unit_test(test_sample_gauges_at_rest),
 		cmocka_unit_test(test_sample_each_counter),
 		cmocka_unit_test(test_all_ways_of_moving),
+		cmocka_unit_test(test_a_hold_in_two_passes),
 		cmocka_unit_test(test_first_pass_and_rebase),
 		cmocka_unit_test(test_other_entries),
 		cmocka_unit_test(test_forked),

@@ -117,7 +117,7 @@ static void test_moves_a_little(void **state)
 		made_push(target);
 		times = READ_TRIES - 1;
 		assert_int_equal(segreader_sample(s.sr, s.cpus, s.active), 1);
-		assert_int_equal(s.cpus[1].flags, PCPTUNE_CPU_ACTIVE);
+		assert_int_equal(s.cpus[1].flags, PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_LISTS_ONLY);
 		assert_int_equal(s.cpus[1].alloc_pages, k ? (READ_TRIES - 1) * 4 * 4 : 0);
 		assert_int_equal(s.cpus[1].free_pages, 4 + (READ_TRIES - 1) * (k ? 4 * 4 : 4));
 		assert_int_equal(times, 0);

@@ -101,20 +101,22 @@ bool pcpa_depot_has_shared(const struct pcpa_zone *z)
 
 /* ---- out of the depot ---- */
 
-static inline void put_at(const struct pcpa_zone *z, const struct pcpa_places *to, uint32_t i,
-			  uint32_t pfn)
-{
-	*pcpa_place(to, i) = (uintptr_t)pcpa_page_address(z, pfn);
-}
-
-/* Up to `left` blocks, newest first, to the places left - 1 and below. Returns how many. */
+/*
+ * Up to `left` blocks, newest first, to the places left - 1 and below. Returns how many. What does
+ * not change is kept in locals, here and in push_all(): the compiler can not know that the words
+ * which are written are none of those.
+ */
 static uint32_t pop(const struct pcpa_zone *z, struct stack *s, uint32_t left,
 		    const struct pcpa_places *to)
 {
-	uint32_t n = s->n, m = n < left ? n : left, top = s->bottom + n, mask = s->mask;
+	uint32_t n = s->n, m = n < left ? n : left, from = s->bottom + n - m, mask = s->mask;
+	uint32_t at = to->at + left - m, ring_mask = to->mask;
+	uint64_t *ring = to->ring;
+	uintptr_t base = z->base;
 
-	for (uint32_t i = 1; i <= m; i++)
-		put_at(z, to, left - i, s->pfn[(top - i) & mask]);
+	for (uint32_t i = 0; i < m; i++)
+		ring[(at + i) & ring_mask] =
+			base + ((uintptr_t)s->pfn[(from + i) & mask] << PCPTUNE_PAGE_SHIFT);
 	n -= m;
 	pcpa_put(&s->n, n);
 	if (n < s->low)
@@ -128,7 +130,7 @@ static uint32_t take_merged(struct pcpa_zone *z, unsigned order, uint32_t left,
 	uint32_t pfn, m = pcpa_zone_take_run(z, order, left, &pfn);
 
 	for (uint32_t i = 1; i <= m; i++, pfn += 1u << order)
-		put_at(z, to, left - i, pfn);
+		*pcpa_place(to, left - i) = (uintptr_t)pcpa_page_address(z, pfn);
 	return m;
 }
 
@@ -149,6 +151,22 @@ uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uin
 		m = take_merged(z, order, left, to);
 	z->free_pages -= (uint64_t)(n - left) << order;
 	return n - left;
+}
+
+void pcpa_depot_tag(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
+		    const struct pcpa_places *at, enum pcpa_place place)
+{
+	uint32_t first = at->at + n - got, mask = at->mask;
+	uint16_t tag = pcpa_tag(place, order);
+	struct pcpa_page *pages = z->pages;
+	const uint64_t *ring = at->ring;
+	uintptr_t base = z->base;
+
+	for (uint32_t i = 0; i < got; i++) {
+		uint32_t pfn = (uint32_t)((ring[(first + i) & mask] - base) >> PCPTUNE_PAGE_SHIFT);
+
+		__atomic_store_n(&pages[pfn].tag, tag, __ATOMIC_RELEASE);
+	}
 }
 
 /* ---- to the buddy system ---- */
@@ -239,17 +257,24 @@ static inline bool is_sound(struct pcpa_zone *z, uint32_t pfn, unsigned order, u
 static void push_all(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,
 		     const struct pcpa_places *from, uint32_t i, uint32_t end)
 {
-	uint32_t at = s->bottom + s->n, mask = s->mask;
+	uint32_t top = s->bottom + s->n, mask = s->mask, at = from->at, ring_mask = from->mask;
+	uint16_t in_depot = pcpa_tag(PCPA_IN_DEPOT, order);
+	struct pcpa_page *pages = z->pages;
+	const uint64_t *ring = from->ring;
+	uintptr_t base = z->base;
 
 	for (; i < end; i++) {
-		uint32_t pfn = number_at(z, from, i);
+		uint64_t block = ring[(at + i) & ring_mask];
+		uint32_t pfn = (uint32_t)((block - base) >> PCPTUNE_PAGE_SHIFT);
 
-		if (!is_sound(z, pfn, order, tag))
+		if (__builtin_expect(pcpa_get(&pages[pfn].tag) != tag, 0)) {
+			pcpa_zone_keep_bad(z, (void *)(uintptr_t)block, order);
 			continue;
-		pcpa_tag_set(z, pfn, PCPA_IN_DEPOT, order);
-		s->pfn[at++ & mask] = pfn;
+		}
+		__atomic_store_n(&pages[pfn].tag, in_depot, __ATOMIC_RELEASE);
+		s->pfn[top++ & mask] = pfn;
 	}
-	pcpa_put(&s->n, at - s->bottom);
+	pcpa_put(&s->n, top - s->bottom);
 }
 
 static uint64_t store(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,

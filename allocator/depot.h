@@ -73,15 +73,8 @@ uint64_t pcpa_depot_give(struct pcpa_zone *z, uint32_t slot, unsigned order, uin
 			 const struct pcpa_places *from, enum pcpa_place place);
 
 /* The tags of the uppermost `got` of n places; no lock. */
-static inline void pcpa_depot_tag(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
-				  const struct pcpa_places *at, enum pcpa_place place)
-{
-	for (uint32_t i = n - got; i < n; i++) {
-		const void *block = (const void *)(uintptr_t)*pcpa_place(at, i);
-
-		pcpa_tag_set(z, pcpa_page_number(z, block), place, order);
-	}
-}
+void pcpa_depot_tag(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
+		    const struct pcpa_places *at, enum pcpa_place place);
 
 /* At a glance, without the lock: is anything there? */
 bool pcpa_depot_has_front(const struct pcpa_zone *z, uint32_t slot);

@@ -253,28 +253,41 @@ static inline bool is_sound(struct pcpa_zone *z, uint32_t pfn, unsigned order, u
 	return false;
 }
 
+/* What push_all() needs of zone and stack, where the compiler keeps it in registers. */
+struct pushing {
+	struct pcpa_zone *z;
+	struct pcpa_page *pages;
+	uint32_t *pfn;
+	uint32_t top, mask;
+	unsigned order;
+	uint16_t tag, in_depot;
+};
+
+static inline void push_one(struct pushing *p, uint32_t pfn)
+{
+	if (__builtin_expect(pcpa_get(&p->pages[pfn].tag) != p->tag, 0)) {
+		pcpa_zone_keep_bad(p->z, pcpa_page_address(p->z, pfn), p->order);
+		return;
+	}
+	__atomic_store_n(&p->pages[pfn].tag, p->in_depot, __ATOMIC_RELEASE);
+	p->pfn[p->top++ & p->mask] = pfn;
+}
+
 /* Places [i, end), for which there is room. */
 static void push_all(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,
 		     const struct pcpa_places *from, uint32_t i, uint32_t end)
 {
-	uint32_t top = s->bottom + s->n, mask = s->mask, at = from->at, ring_mask = from->mask;
-	uint16_t in_depot = pcpa_tag(PCPA_IN_DEPOT, order);
-	struct pcpa_page *pages = z->pages;
+	struct pushing p = {z,	     z->pages, s->pfn, s->bottom + s->n,
+			    s->mask, order,    tag,    pcpa_tag(PCPA_IN_DEPOT, order)};
+	uint32_t at = from->at, ring_mask = from->mask, n_picked = from->n_picked;
 	const uint64_t *ring = from->ring;
 	uintptr_t base = z->base;
 
-	for (; i < end; i++) {
-		uint64_t block = ring[(at + i) & ring_mask];
-		uint32_t pfn = (uint32_t)((block - base) >> PCPTUNE_PAGE_SHIFT);
-
-		if (__builtin_expect(pcpa_get(&pages[pfn].tag) != tag, 0)) {
-			pcpa_zone_keep_bad(z, (void *)(uintptr_t)block, order);
-			continue;
-		}
-		__atomic_store_n(&pages[pfn].tag, in_depot, __ATOMIC_RELEASE);
-		s->pfn[top++ & mask] = pfn;
-	}
-	pcpa_put(&s->n, top - s->bottom);
+	for (; i < end && i < n_picked; i++)
+		push_one(&p, from->picked[i]);
+	for (; i < end; i++)
+		push_one(&p, (uint32_t)((ring[(at + i) & ring_mask] - base) >> PCPTUNE_PAGE_SHIFT));
+	pcpa_put(&s->n, p.top - s->bottom);
 }
 
 static uint64_t store(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,

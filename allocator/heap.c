@@ -29,6 +29,7 @@ static struct pcpa_lock start_lock;
 
 struct options {
 	uint64_t cpus, zones, size, high, batch, rules, idle_ms, agent;
+	enum pcpa_bulk_free bulk_free;
 };
 
 void pcpa_heap_lock(void)
@@ -99,6 +100,7 @@ static struct options read_options(void)
 		.idle_ms = option("PCPALLOC_IDLE_MS", 0, UINT32_MAX, 5000),
 		.agent = option("PCPALLOC_AGENT", PCPA_AGENT_NEVER, PCPA_AGENT_AT_ONCE,
 				PCPA_AGENT_LATER),
+		.bulk_free = pcpa_bulk_free_parse(secure_getenv("PCPALLOC_BULK_FREE")),
 	};
 }
 
@@ -203,6 +205,7 @@ static int set_up(void)
 	if (!o.agent)
 		pcpa_heap.cache_slice = pcpa_cpu_cache_slice();
 	pcpa_heap.agent = (uint32_t)o.agent;
+	pcpa_heap.bulk_free = o.bulk_free;
 	pcpa_cpu_homes(nodes, !o.zones);
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		size_zone(i, &o);

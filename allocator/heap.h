@@ -10,6 +10,7 @@
 
 #include <pcptune/segment.h>
 
+#include "allocator/bulk_free.h"
 #include "allocator/zone.h"
 
 /* What a pcp starts with, and goes back to when a lease runs out. */
@@ -36,6 +37,7 @@ struct pcpa_heap {
 	uint32_t cache_slice; /* atomic: pages of data cache for one CPU, 0: not known yet */
 	uint32_t high_limit[PCPTUNE_MAX_ZONES];
 	uint32_t agent; /* enum pcpa_agent_when */
+	enum pcpa_bulk_free bulk_free;
 	struct pcpa_zone zones[PCPTUNE_MAX_ZONES];
 	struct pcpa_defaults defaults[PCPTUNE_MAX_ZONES]; /* words, relaxed: pcpa_set_limits() */
 	uint8_t home[PCPTUNE_MAX_CPUS];			  /* zone of a CPU slot */

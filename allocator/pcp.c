@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "allocator/bulk_free.h"
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
@@ -328,21 +329,6 @@ static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t p
 				    .at = (uint32_t)position + l->reserved};
 }
 
-/* Up to n blocks off the tail into the zone; returns blocks moved. */
-static uint32_t give_coldest(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
-			     uint64_t n, uint64_t *pages)
-{
-	struct pcptune_list *l = &b->list[list];
-	int64_t tail = pcpa_get(&l->tail);
-	struct pcpa_places from = places(l, (uint64_t)tail);
-	uint32_t count = pcpa_list_count(l), m = n < count ? (uint32_t)n : count;
-
-	*pages +=
-		pcpa_depot_give(z, pcpa_slot_of(b), pcpa_list_orders[list], m, &from, PCPA_LISTED);
-	pcpa_publish(&l->tail, tail + m);
-	return m;
-}
-
 void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause)
 {
 	pcpa_count(&c->drains, 1);
@@ -353,23 +339,62 @@ void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_caus
 		pcpa_count(&c->trim_pages, pages);
 }
 
-/* One hold of the zone lock; returns pages moved. `at` is the list that was left. */
-static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned *at,
-			    uint64_t pages, enum pcpa_cause cause)
-{
-	uint64_t done = 0, given = 0, held = pcpa_pcp_pages(b);
+/* What one list has to give in one hold of the zone lock. */
+struct part {
+	struct pcptune_list *list;
+	unsigned order;
+	uint32_t n;
+	struct pcpa_places from;
+};
 
-	while (done < pages && done < held) {
+/* List after list, from *at on, which is where to go on afterwards. Returns the number of parts. */
+static unsigned plan(struct pcptune_cpu_block *b, unsigned *at, uint64_t pages, struct part *parts)
+{
+	uint64_t held = pcpa_pcp_pages(b);
+	unsigned n = 0;
+
+	for (uint64_t done = 0; done < pages && done < held;) {
+		struct pcptune_list *l = &b->list[*at];
 		unsigned order = pcpa_list_orders[*at];
 		uint64_t want = (pages - done + (1u << order) - 1) >> order;
-		uint64_t moved = give_coldest(z, b, *at, want, &given);
+		uint32_t count = pcpa_list_count(l), m = want < count ? (uint32_t)want : count;
 
-		done += moved << order;
-		if (moved < want)
+		if (m)
+			parts[n++] =
+				(struct part){l, order, m, places(l, (uint64_t)pcpa_get(&l->tail))};
+		done += (uint64_t)m << order;
+		if (m < want)
 			*at = (*at + 1) % PCPTUNE_N_LISTS;
 	}
-	pcpa_put(pages_word(b), held - done);
+	return n;
+}
+
+/* One hold of the zone lock; returns pages moved. `at` is the list that was left. */
+static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned *at,
+			    uint64_t pages, enum pcpa_cause cause, enum pcpa_path path)
+{
+	struct part parts[PCPTUNE_N_LISTS];
+	unsigned n = plan(b, at, pages, parts);
+	uint32_t numbers[PCPA_PICKED], used = 0;
+	uint64_t done = 0, given = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		used = pcpa_bulk_pick(pcpa_heap.bulk_free, z, parts[i].order, parts[i].n,
+				      pcpa_get(&b->pcp.batch), &parts[i].from, numbers, used);
+	pcpa_zone_enter_brief(z, path, &b->zctr);
+	for (unsigned i = 0; i < n; i++) {
+		struct pcptune_list *l = parts[i].list;
+
+		given += pcpa_depot_give(z, pcpa_slot_of(b), parts[i].order, parts[i].n,
+					 &parts[i].from, PCPA_LISTED);
+		pcpa_publish(&l->tail, pcpa_get(&l->tail) + parts[i].n);
+		done += (uint64_t)parts[i].n << parts[i].order;
+	}
+	pcpa_put(pages_word(b), pcpa_get(pages_word(b)) - done);
 	pcpa_pcp_count_drain(&b->zctr, given, cause);
+	if (cause == PCPA_DRAIN_HIGH_ORDER)
+		pcpa_count(&b->zctr.free_high, 1);
+	pcpa_zone_leave(z);
 	return done;
 }
 
@@ -377,21 +402,17 @@ void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned f
 		    uint64_t pages, enum pcpa_cause cause, enum pcpa_path path)
 {
 	uint64_t most = pcpa_max_move(&b->pcp);
-	bool fired = cause == PCPA_DRAIN_HIGH_ORDER;
 
 	if (pcpa_by_sections(b)) {
 		pcpa_sections_drain(z, b, first, pages, cause, path);
 		return;
 	}
 	while (pages && pcpa_pcp_pages(b)) {
-		uint64_t done;
+		uint64_t done = drain_chunk(z, b, &first, pages < most ? pages : most, cause, path);
 
-		pcpa_zone_enter_brief(z, path, &b->zctr);
-		done = drain_chunk(z, b, &first, pages < most ? pages : most, cause);
-		if (fired)
-			pcpa_count(&b->zctr.free_high, 1);
-		fired = false;
-		pcpa_zone_leave(z);
+		/* counted once, at the hold that it fired */
+		if (cause == PCPA_DRAIN_HIGH_ORDER)
+			cause = PCPA_DRAIN_FULL;
 		pages -= done < pages ? done : pages;
 	}
 }

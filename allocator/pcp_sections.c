@@ -33,6 +33,7 @@
 #include <sys/mman.h>
 
 #include "allocator/agent.h"
+#include "allocator/bulk_free.h"
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
@@ -301,7 +302,7 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 	unsigned order = pcpa_list_orders[list];
 	uint64_t want = (pages + (1u << order) - 1) >> order;
 	struct pcpa_places from = places(l, (uint64_t)pcpa_get(&l->tail));
-	uint32_t n;
+	uint32_t n, numbers[PCPA_PICKED];
 
 	do {
 		n = pcpa_list_count(l);
@@ -309,6 +310,8 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 		if (!n)
 			return 0;
 	} while (!move_tail(b, l, n, n));
+	pcpa_bulk_pick(pcpa_heap.bulk_free, z, order, n, pcpa_get(&b->pcp.batch), &from, numbers,
+		       0);
 	pcpa_zone_enter_brief(z, path, &b->zctr);
 	pcpa_pcp_count_drain(
 		&b->zctr, pcpa_depot_give(z, pcpa_slot_of(b), order, n, &from, PCPA_IN_USE), cause);

@@ -4,7 +4,12 @@
  * that a machine can do: a bare stack for each CPU, popped and pushed by restartable sequences,
  * with no statistics, no bounds and no checks.
  *
- *   lists [ROUNDS]    default 5
+ *   lists [--bulk-free] [ROUNDS]    default 5
+ *
+ * With --bulk-free the three ways in which a drain can hand its blocks to the zone
+ * (PCPALLOC_BULK_FREE) are compared instead of the modes, where drains are what counts: with a high
+ * so small that lists overflow in every burst. Bursts of 4096 overflow the zone's depot, too, so
+ * that blocks are merged and split again.
  *
  * Each round runs every variant in a process of its own, one after the other, so that whatever
  * else the machine does falls on all of them; shown are the medians over the rounds. Times are CPU
@@ -32,8 +37,50 @@
 #define CPUS_MOST   1024
 #define ROUNDS_MOST 99
 
-enum variant { BARE_STACK, BY_RSEQ, LOCKED, VARIANTS };
-enum pattern { PAIR, BURST_256, BURST_4096, TWO, SIXTY_FOUR, HIGH_64, HIGH_200, PATTERNS };
+enum variant { BARE_STACK, BY_RSEQ, LOCKED, TWO_PASS, PREFETCH, DROP_THROUGH, VARIANTS };
+enum pattern {
+	PAIR,
+	BURST_256,
+	BURST_4096,
+	TWO,
+	SIXTY_FOUR,
+	HIGH_64,
+	HIGH_200,
+	FEW_64,
+	FEW_200,
+	DEEP_200,
+	DEEP_2000,
+	PATTERNS
+};
+
+static const struct {
+	const char *name, *bulk_free; /* NULL: the default */
+} variants[VARIANTS] = {
+	[BARE_STACK] = {"bare", NULL},	       [BY_RSEQ] = {"rseq", NULL},
+	[LOCKED] = {"locked", NULL},	       [TWO_PASS] = {"two-pass", "two-pass"},
+	[PREFETCH] = {"prefetch", "prefetch"}, [DROP_THROUGH] = {"drop-through", "drop-through"},
+};
+
+/* What is compared: with --bulk-free, and without. */
+struct comparison {
+	const char *title;
+	unsigned n_variants, n_patterns;
+	enum variant variant[VARIANTS];
+	enum pattern pattern[PATTERNS];
+};
+
+static const struct comparison comparisons[2] = {
+	{"rseq / bare",
+	 3,
+	 7,
+	 {BARE_STACK, BY_RSEQ, LOCKED},
+	 {PAIR, BURST_256, BURST_4096, TWO, SIXTY_FOUR, HIGH_64, HIGH_200}},
+	{"two-pass / bare",
+	 4,
+	 6,
+	 {BARE_STACK, TWO_PASS, PREFETCH, DROP_THROUGH},
+	 {FEW_64, FEW_200, DEEP_200, DEEP_2000, HIGH_64, HIGH_200}},
+};
 
 struct shape {
 	const char *name;
@@ -49,6 +96,10 @@ static const struct shape shapes[PATTERNS] = {
 	[SIXTY_FOUR] = {"64 threads", 64, 32, 100000, 0},
 	[HIGH_64] = {"64 threads, high 64", 64, 128, 100000, 64},
 	[HIGH_200] = {"64 threads, high 200", 64, 256, 100000, 200},
+	[FEW_64] = {"burst 128, high 64", 1, 128, 2000000, 64},
+	[FEW_200] = {"burst 256, high 200", 1, 256, 2000000, 200},
+	[DEEP_200] = {"burst 4096, high 200", 1, 4096, 2000000, 200},
+	[DEEP_2000] = {"burst 4096, high 2000", 1, 4096, 2000000, 2000},
 };
 
 /* ---- the bare stack ---- */
@@ -232,28 +283,31 @@ static double run(enum variant v, const struct shape *s)
 /* ---- rounds ---- */
 
 /* In a child. -1 in a result: this variant can not be had here. */
-static void run_all(enum variant v, double *ret_ns)
+static void run_all(const struct comparison *c, enum variant v, double *ret_ns)
 {
 	struct pcpa_stats stats = {.size = sizeof(stats)};
 	bool have = true;
 
 	setenv("PCPTUNE_SOCKET", "", 1);
 	setenv("PCPALLOC_MODE", v == LOCKED ? "locked" : "rseq", 1);
+	if (variants[v].bulk_free)
+		setenv("PCPALLOC_BULK_FREE", variants[v].bulk_free, 1);
 	if (v == BARE_STACK)
 		have = bare_start();
 	else
 		pcpa_free(pcpa_alloc(0), 0);
 	if (v == BY_RSEQ)
 		have = !pcpa_get_stats(&stats) && stats.mode == 2;
-	for (int p = 0; p < PATTERNS; p++) {
+	for (unsigned i = 0; i < c->n_patterns; i++) {
+		const struct shape *s = &shapes[c->pattern[i]];
+
 		if (have)
-			run(v, &(struct shape){"", shapes[p].threads, shapes[p].burst, 8192,
-					       shapes[p].high});
-		ret_ns[p] = have ? run(v, &shapes[p]) : -1;
+			run(v, &(struct shape){"", s->threads, s->burst, 8192, s->high});
+		ret_ns[i] = have ? run(v, s) : -1;
 	}
 }
 
-static bool in_child(enum variant v, double *ret_ns)
+static bool in_child(const struct comparison *c, enum variant v, double *ret_ns)
 {
 	int pipes[2], status;
 	bool ok;
@@ -263,9 +317,9 @@ static bool in_child(enum variant v, double *ret_ns)
 		return false;
 	pid = fork();
 	if (!pid) {
-		double ns[PATTERNS];
+		double ns[PATTERNS] = {0};
 
-		run_all(v, ns);
+		run_all(c, v, ns);
 		_exit(write(pipes[1], ns, sizeof(ns)) != sizeof(ns));
 	}
 	close(pipes[1]);
@@ -291,47 +345,59 @@ static double median(const double *v, int n)
 	return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-static void show(double ns[PATTERNS][VARIANTS][ROUNDS_MOST], int rounds)
+static void show(const struct comparison *c, double ns[PATTERNS][VARIANTS][ROUNDS_MOST], int rounds)
 {
-	printf("%-22s %8s %8s %8s   %s\n", "ns a pair, CPU time", "bare", "rseq", "locked",
-	       "rseq / bare");
-	for (int p = 0; p < PATTERNS; p++) {
+	printf("%-22s", "ns a pair, CPU time");
+	for (unsigned v = 0; v < c->n_variants; v++)
+		printf(" %12s", variants[c->variant[v]].name);
+	printf("   %s\n", c->title);
+	for (unsigned p = 0; p < c->n_patterns; p++) {
 		double m[VARIANTS];
 
-		printf("%-22s", shapes[p].name);
-		for (int v = 0; v < VARIANTS; v++) {
+		printf("%-22s", shapes[c->pattern[p]].name);
+		for (unsigned v = 0; v < c->n_variants; v++) {
 			m[v] = median(ns[p][v], rounds);
 			if (m[v] < 0)
-				printf(" %8s", "-");
+				printf(" %12s", "-");
 			else
-				printf(" %8.2f", m[v]);
+				printf(" %12.2f", m[v]);
 		}
-		if (m[BARE_STACK] > 0 && m[BY_RSEQ] > 0)
-			printf("   %.2f", m[BY_RSEQ] / m[BARE_STACK]);
+		if (m[0] > 0 && m[1] > 0)
+			printf("   %.2f", m[1] / m[0]);
 		printf("\n");
 	}
+}
+
+static bool run_round(const struct comparison *c, double ns[PATTERNS][VARIANTS][ROUNDS_MOST],
+		      int round)
+{
+	for (unsigned v = 0; v < c->n_variants; v++) {
+		double one[PATTERNS];
+
+		if (!in_child(c, c->variant[v], one))
+			return false;
+		for (unsigned p = 0; p < c->n_patterns; p++)
+			ns[p][v][round] = one[p];
+	}
+	return true;
 }
 
 int main(int argc, char **argv)
 {
 	static double ns[PATTERNS][VARIANTS][ROUNDS_MOST];
-	int rounds = argc > 1 ? atoi(argv[1]) : 5;
+	bool bulk_free = argc > 1 && !strcmp(argv[1], "--bulk-free");
+	const struct comparison *c = &comparisons[bulk_free];
+	int rounds = argc > 1 + bulk_free ? atoi(argv[1 + bulk_free]) : 5;
 
 	if (rounds < 1 || rounds > ROUNDS_MOST) {
 		fprintf(stderr, "lists: ROUNDS is 1 to %d\n", ROUNDS_MOST);
 		return 2;
 	}
 	for (int round = 0; round < rounds; round++)
-		for (int v = 0; v < VARIANTS; v++) {
-			double one[PATTERNS];
-
-			if (!in_child((enum variant)v, one)) {
-				fprintf(stderr, "lists: a child failed\n");
-				return 1;
-			}
-			for (int p = 0; p < PATTERNS; p++)
-				ns[p][v][round] = one[p];
+		if (!run_round(c, ns, round)) {
+			fprintf(stderr, "lists: a child failed\n");
+			return 1;
 		}
-	show(ns, rounds);
+	show(c, ns, rounds);
 	return 0;
 }

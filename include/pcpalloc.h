@@ -20,6 +20,8 @@
  *   PCPALLOC_CHECK=1     every free is checked for a block that is free already; implies locked
  *   PCPALLOC_AGENT=0|1   agent thread never (no decay, no trims, no return of memory), or with the
  *                        first allocation; default: once a zone has grown beyond its first 4 MiB
+ *   PCPALLOC_BULK_FREE=two-pass|prefetch|drop-through  how a drain hands blocks to the zone, for
+ *                        comparison (default drop-through); what is moved and counted is the same
  *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000
  *   PCPTUNE_SOCKET=PATH  socket of the daemon; empty: never attach. Default:
  *                        $XDG_RUNTIME_DIR/pcptune/sock or, without that variable,

@@ -57,7 +57,7 @@
 #define BETWEEN_READS(list) (void)0 /* where a test lets a target get in between */
 #endif
 
-#define AHEAD	   2  /* CPUs whose words are fetched before they are needed */
+#define AHEAD	   4  /* CPUs whose words are fetched before they are needed */
 #define READ_TRIES 16 /* of a list; three loads from one line each */
 #define OPS_MASK   ((UINT64_C(1) << 40) - 1)
 /* More than this in one interval is nonsense: pages and calls; nanoseconds of many threads. */

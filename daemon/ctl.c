@@ -7,7 +7,8 @@
  *           that to read, its further requests are left unread in the socket; an answer that
  *           does not fit at all is replaced by an error
  *   time    a client that does not read its answers for 30 seconds is closed
- *   number  control.max_clients; one more is told so and closed
+ *   number  control.max_clients; one more takes the place of the client that said nothing for
+ *           longest, 5 seconds at least, or else is told so and closed
  *
  * Requests are answered in their order, one at a time.
  */
@@ -21,6 +22,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "daemon/claim.h"
+#include "daemon/clock.h"
 #include "daemon/ctl.h"
 #include "daemon/say.h"
 #include "lib/text.h"
@@ -28,11 +30,13 @@
 #define LINE_MAX_BYTES 65536u
 #define WRITE_SECONDS  30
 #define REST_MS	       500
+#define SILENT_MS      5000u
 
 struct client {
 	struct ctl *c;
 	struct client *next;
 	struct bufferevent *bev;
+	uint64_t heard_ms; /* when it last said something */
 	bool privileged;
 	bool eof;    /* it will send nothing more */
 	bool ending; /* close when everything is written */
@@ -181,8 +185,11 @@ static void serve(struct client *cl)
 
 static void on_read(struct bufferevent *bev, void *arg)
 {
+	struct client *cl = arg;
+
 	(void)bev;
-	serve(arg);
+	cl->heard_ms = mono_ms();
+	serve(cl);
 }
 
 static void on_written(struct bufferevent *bev, void *arg)
@@ -229,6 +236,7 @@ static void client_new(struct ctl *c, int fd)
 		return;
 	}
 	cl->c = c;
+	cl->heard_ms = mono_ms();
 	cl->privileged = is_privileged(fd);
 	cl->next = c->clients;
 	c->clients = cl;
@@ -248,6 +256,20 @@ static void turn_away(int fd)
 	close(fd);
 }
 
+/* Whoever keeps connections without using them must not keep others out. */
+static bool make_room(struct ctl *c)
+{
+	struct client *oldest = NULL;
+
+	for (struct client *cl = c->clients; cl; cl = cl->next)
+		if (!unread(cl) && (!oldest || cl->heard_ms < oldest->heard_ms))
+			oldest = cl;
+	if (!oldest || mono_ms() - oldest->heard_ms < SILENT_MS)
+		return false;
+	client_free(oldest);
+	return true;
+}
+
 static void on_listener(evutil_socket_t lfd, short what, void *arg)
 {
 	struct ctl *c = arg;
@@ -262,7 +284,7 @@ static void on_listener(evutil_socket_t lfd, short what, void *arg)
 			  strerror(errno));
 		event_del(c->ev);
 		event_add(c->rest_ev, &tv);
-	} else if (c->n_clients >= c->d->config->control.max_clients) {
+	} else if (c->n_clients >= c->d->config->control.max_clients && !make_room(c)) {
 		turn_away(fd);
 	} else {
 		client_new(c, fd);

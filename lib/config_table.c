@@ -76,7 +76,7 @@ const struct config_key config_keys[] = {
 	 "Group of the control socket, a name or a number. Left out: the group of the daemon.",
 	 C(control.group)},
 	{"control.max_clients", CONFIG_INT, "", 1, 10000, "32", NULL, true,
-	 "Connections at the same time; more are closed at once.", C(control.max_clients)},
+	 "Connections at the same time; one more replaces one that was silent for 5 s, or is closed.", C(control.max_clients)},
 	{"control.max_queue_bytes", CONFIG_INT, "bytes", 65536, 1073741824, "8388608", NULL, true,
 	 "Answers that a client has not read yet; one that leaves more unread is closed.",
 	 C(control.max_queue_bytes)},

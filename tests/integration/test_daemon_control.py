@@ -278,6 +278,28 @@ def lines_that_are_too_long_and_clients_that_are_too_many_are_turned_away():
 
 
 @test
+def silent_clients_make_room():
+    d = Daemon(control={"max_clients": 2})
+    silent, talks = (socketlib.socket(socketlib.AF_UNIX) for _ in range(2))
+    for s in silent, talks:
+        s.connect(d.socket + ".ctl")
+        s.settimeout(10 * SLOW)
+        defer(s.close)
+
+    def other_is_served():
+        talks.sendall(b'{"cmd":"version"}\n')
+        assert json.loads(talks.recv(65536))["ok"]
+        try:
+            return d.ctl_raw({"cmd": "version"})["ok"]
+        except OSError:
+            return False
+    wait_for(other_is_served, 30)
+    assert silent.recv(1) == b"", "the silent one was closed"
+    talks.sendall(b'{"cmd":"version"}\n')
+    assert json.loads(talks.recv(65536))["ok"]
+
+
+@test
 def many_requests_in_one_write_are_answered_in_order():
     d = Daemon()
     with socketlib.socket(socketlib.AF_UNIX) as s:

@@ -70,46 +70,21 @@ int pcpa_owns(const void *address)
 
 /*
  * One section, and what must be asked before. Whatever is unusual (not set up, locked mode, the
- * huge order, a list that is empty or full, an abort, a wrong address) is left to the slow path,
- * which asks all again. Lists of orders 0 to PCPTUNE_COSTLY_ORDER have the index of their order.
+ * huge order, a list that is empty or full, an abort, a wrong address, a block of another zone than
+ * this CPU's) is left to the slow path, which asks all again. Lists of orders 0 to
+ * PCPTUNE_COSTLY_ORDER have the index of their order.
  */
-static inline void *fast_alloc(unsigned order)
+static inline bool fast_order(unsigned order)
 {
-	const struct pcpa_fast *f = &pcpa_fast;
-	uint32_t cpu = pcpa_fast_cpu();
-	enum pcpa_section how;
-	void *block;
+#if defined(__x86_64__) && defined(PCPA_RSEQ)
+	/* the processor keeps loads in order, and an atomic one would be an instruction more */
+	bool served = __builtin_expect(order < pcpa_fast.orders, 1);
 
-	if (__builtin_expect(cpu >= pcpa_fast_cpus() || order > PCPTUNE_COSTLY_ORDER, 0))
-		return NULL;
-	block = pcpa_section_pop(f->home[cpu], order, cpu, &how);
-	return how == PCPA_SECTION_DONE ? block : NULL;
-}
-
-/*
- * An address between two pages turns into a page number above all others. The tag of a block in
- * use says that the address is its start, and that order is its order.
- */
-static inline bool fast_free(void *block, unsigned order)
-{
-	const struct pcpa_fast *f = &pcpa_fast;
-	const struct pcpa_span *zone = f->zone;
-	uint32_t cpu = pcpa_fast_cpu();
-	uintptr_t at;
-
-	if (__builtin_expect(cpu >= pcpa_fast_cpus() || order > PCPTUNE_COSTLY_ORDER, 0))
-		return false;
-	for (;; zone++) {
-		at = (uintptr_t)block - zone->base;
-		at = at >> PCPTUNE_PAGE_SHIFT | at << (64 - PCPTUNE_PAGE_SHIFT);
-		if (__builtin_expect(at < zone->pages_end, 1))
-			break;
-		if (zone + 1 == f->zone + f->n_zones)
-			return false;
-	}
-	if ((uint32_t)pcpa_get(&zone->pages[at].tag) - pcpa_tag(PCPA_IN_USE, 0) != order)
-		return false;
-	return pcpa_section_push(zone->blocks + cpu, order, order, cpu, block) == PCPA_SECTION_DONE;
+	__atomic_signal_fence(__ATOMIC_ACQUIRE);
+	return served;
+#else
+	return __builtin_expect(order < __atomic_load_n(&pcpa_fast.orders, __ATOMIC_ACQUIRE), 1);
+#endif
 }
 
 /* ---- allocation ---- */
@@ -216,11 +191,15 @@ static __attribute__((noinline)) void *alloc_slow(unsigned order)
 	return ready_to_alloc(order) ? alloc_block(order) : NULL;
 }
 
-void *pcpa_alloc(unsigned order)
+__attribute__((aligned(64))) /* a line of instructions */
+void *
+pcpa_alloc(unsigned order)
 {
-	void *block = fast_alloc(order);
+	void *block;
 
-	return __builtin_expect(block != NULL, 1) ? block : alloc_slow(order);
+	if (fast_order(order) && __builtin_expect(pcpa_section_pop_own(order, &block), 1))
+		return block;
+	return alloc_slow(order);
 }
 
 size_t pcpa_alloc_bulk(unsigned order, size_t n, void **blocks)
@@ -311,9 +290,9 @@ static __attribute__((noinline)) void free_block(void *block, unsigned order, co
 	errno = saved;
 }
 
-void pcpa_free(void *block, unsigned order)
+__attribute__((aligned(64))) void pcpa_free(void *block, unsigned order)
 {
-	if (__builtin_expect(fast_free(block, order), 1))
+	if (fast_order(order) && __builtin_expect(pcpa_section_push_own(block, order), 1))
 		return;
 	free_block(block, order, CALLER);
 }

@@ -162,7 +162,7 @@ static uint64_t list_read(const struct pcptune_list *l, const uint64_t *ops64, u
  * The 40 bits of a word last for half an hour at full speed; each slow path and each look of the
  * agent extends them.
  */
-uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b)
+uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b, uint32_t *ret_freed)
 {
 	uint32_t allocs = 0, frees = 0;
 
@@ -173,6 +173,8 @@ uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b)
 		__atomic_store_n(ops64, ops, __ATOMIC_RELEASE);
 		allocs += (uint32_t)((ops - net) / 2);
 		frees += (uint32_t)((ops + net) / 2);
+		if (ret_freed)
+			ret_freed[i] = (uint32_t)((ops + net) / 2);
 	}
 	return (uint64_t)allocs << 32 | frees;
 }
@@ -576,7 +578,7 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	struct pcptune_rule_state s;
 	uint32_t pages;
 
-	pcpa_pcp_fold(b);
+	pcpa_pcp_fold(b, NULL);
 	pcpa_state_load(&b->pcp, &s);
 	pages = pcptune_rules_tick(&s, (uint32_t)pcpa_pcp_pages(b));
 	pcpa_state_store(&b->pcp, &s);
@@ -621,7 +623,7 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 	uint32_t n;
 
 	pcpa_pcp_control(z, b, PCPA_PATH_ALLOC);
-	pcpa_pcp_fold(b);
+	pcpa_pcp_fold(b, NULL);
 	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	pcpa_state_store(&b->pcp, &s);
@@ -745,16 +747,21 @@ void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
 	return block;
 }
 
-/* The run of frees is put back: it is a number for the rules, and may be off by what others did. */
+/*
+ * These are not seen to end a run of frees: the mark of the last pop goes where it was, seen from
+ * the head. It is a number for the rules, and may be off by what others did.
+ */
 static size_t bulk_by_sections(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t slot,
 			       unsigned order, size_t n, void **blocks)
 {
-	uint32_t run = pcpa_get(&pcpa_words(b)->run);
+	struct pcptune_list *l = &b->list[pcpa_list_of(order)];
+	uint32_t since = (uint32_t)pcpa_get(&l->word) - pcpa_get(&l->mark);
 	size_t got = 0;
 
 	while (got < n && (blocks[got] = pcpa_sections_alloc(z, slot, order, pcpa_list_of(order))))
 		got++;
-	pcpa_put(&pcpa_words(b)->run, run);
+	pcpa_put(&l->mark, (uint32_t)pcpa_get(&l->word) - since);
+	__atomic_fetch_add(&pcpa_words(b)->calm, (uint32_t)got, __ATOMIC_RELAXED);
 	return got;
 }
 
@@ -797,7 +804,7 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 static __attribute__((noinline)) void drain_full(struct pcpa_zone *z, struct pcptune_cpu_block *b,
 						 unsigned list, uint32_t pages, bool fired)
 {
-	pcpa_pcp_fold(b);
+	pcpa_pcp_fold(b, NULL);
 	pcpa_pcp_drain(z, b, list, pages, fired ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL,
 		       PCPA_PATH_FREE);
 	pcpa_pcp_control(z, b, PCPA_PATH_FREE);
@@ -911,6 +918,8 @@ const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uin
 
 		if (n > l->limit)
 			return "a list holds more than its ring";
+		if (pcpa_by_sections(b) && l->limit && *pcpa_ring_slot(l, (uint64_t)l->tail - 1))
+			return "the place below a list is not empty";
 		for (uint32_t k = 0; k < n; k++) {
 			uint64_t at = (uint64_t)(l->tail + k);
 			void *block =

@@ -7,20 +7,25 @@
  * its section again. Holding pcp.lock does not stop the sections: a thread that is preempted with
  * it keeps others from slow paths, not from their lists.
  *
- * Tails. A refill takes blocks of the zone into the ring's places below the tail, which only the
- * holder of pcp.lock may write, and commits them by moving the tail; a drain moves the tail first
- * and then gives to the zone what lies below it. The move is a section, or, when we are on another
- * CPU by now, a store with the sections stopped. Pushes can not run into those places: room, plus
- * the largest move, is within the ring.
+ * Tails. The place below the lowest block is NULL, and pops end there. A refill writes blocks of
+ * the zone below it, moves the tail, and fills that place last: so none of them is seen by pops, or
+ * all. A drain empties the place of the highest block that it takes, moves the tail, and then gives
+ * to the zone what lies below it. Emptying that place is a section, which finds that nothing was
+ * pushed or popped since the place was chosen; or, when we are on another CPU by now, a store with
+ * the sections stopped. Pushes can not run into those places: room, plus the largest move, is within
+ * the ring.
  *
- * Bounds. `high` is for all lists of a CPU, `room` for each. The sum of the rooms stays below the
+ * Bounds. `high` is for all lists of a CPU, `room` for each; `bound` says the same to a push, which
+ * stops when its place is that very one. So it must never be left behind the head: it is moved like
+ * a place is emptied. The sum of the rooms stays below the
  * level at which the rules drain, so that the push that would reach it comes here, and the rules
  * are asked at that moment with the exact numbers. A list that hits its room gets half of what no
  * list has been promised; when that is little, the others are cut down to what they hold and it
  * gets all there is.
  *
  * What the rules want to know of each operation follows from the words: how many allocations and
- * frees there were since the last slow path. Only the order of these is lost, but for `run`.
+ * frees there were since the last slow path. Of their order it is known how many frees of a list
+ * came after its last allocation. The earlier ones are taken to have been before all of these.
  * Differences to locked lists: consecutive high-order frees are noticed when a list of such an
  * order has grown by a batch, and by the last free of the run not being of another order; a change
  * of the zone's state is seen at the next slow path.
@@ -40,32 +45,68 @@
 
 #define TRIES 16u
 
+/* 1 in the child of a fork until its first allocation. */
+static uint32_t to_ring;
+
 /* ---- stopping ---- */
+
+/* Blocks pushed since the last pop of a list. */
+static uint32_t run_of(const struct pcptune_list *l)
+{
+	return ((uint32_t)pcpa_get(&l->word) - pcpa_get(&l->mark) + 1) &
+	       (uint32_t)PCPTUNE_WORD_MASK;
+}
+
+/* Pages freed since the last look: those that no allocation followed, and the others. */
+static void frees_seen(struct pcptune_cpu_block *b, const uint32_t *freed, uint32_t *ret_late,
+		       uint32_t *ret_early)
+{
+	struct pcpa_words *w = pcpa_words(b);
+	uint32_t late = 0, early = 0;
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		uint32_t n = freed[i] - w->freed[i];
+		uint32_t run = pcptune_min_u32(n, run_of(&b->list[i]));
+
+		late += run << pcpa_list_orders[i];
+		early += (n - run) << pcpa_list_orders[i];
+		w->freed[i] = freed[i];
+	}
+	*ret_late = late;
+	*ret_early = early;
+}
 
 /* What each free and each allocation since the last look would have done to the rules' state. */
 static void look(struct pcptune_cpu_block *b)
 {
 	struct pcptune_pcp *p = &b->pcp;
+	struct pcpa_words *w = pcpa_words(b);
 	uint64_t seen = pcpa_get(&p->reserved[PCPA_PCP_SEEN]), now;
-	uint32_t rules = pcpa_get(&p->rules), allocs, frees;
+	uint32_t rules = pcpa_get(&p->rules), calm = pcpa_get(&w->calm);
+	uint32_t allocs, frees, late, early, freed[PCPTUNE_N_LISTS];
 
-	now = pcpa_pcp_fold(b);
+	now = pcpa_pcp_fold(b, freed);
 	allocs = (uint32_t)(now >> 32) - (uint32_t)(seen >> 32);
 	frees = (uint32_t)now - (uint32_t)seen;
 	pcpa_put(&p->reserved[PCPA_PCP_SEEN], now);
+	frees_seen(b, freed, &late, &early);
 	if (pcptune_rules_scaled(rules)) {
-		pcpa_put(&p->free_count,
-			 pcptune_min_u32(pcpa_get(&pcpa_words(b)->run), pcpa_max_move(p)));
+		uint32_t ends = pcptune_sub0_u32(allocs, calm - w->calm_seen);
+
+		early = (pcpa_get(&p->free_count) + early) >> pcptune_min_u32(ends, 31);
+		pcpa_put(&p->free_count, pcptune_min_u32(late + early, pcpa_max_move(p)));
 		pcpa_put(&p->alloc_factor,
 			 pcpa_get(&p->alloc_factor) >> pcptune_min_u32(frees, 31));
 	} else if (rules == PCPTUNE_RULES_G1) {
 		pcpa_put(&p->free_count, pcpa_get(&p->free_count) >> pcptune_min_u32(allocs, 31));
 	}
+	w->calm_seen = calm;
 }
 
 void pcpa_sections_ask(struct pcptune_cpu_block *b)
 {
-	__atomic_fetch_or(&pcpa_words(b)->stop, PCPA_STOP_OWNER, __ATOMIC_SEQ_CST);
+	pcpa_put(&pcpa_words(b)->stop, pcpa_get(&pcpa_words(b)->stop) | PCPA_STOP_OWNER);
+	pcpa_rseq_show(b);
 }
 
 void pcpa_sections_stopped(struct pcptune_cpu_block *b)
@@ -81,7 +122,8 @@ static void stop(struct pcptune_cpu_block *b)
 
 static void go(struct pcptune_cpu_block *b)
 {
-	__atomic_fetch_and(&pcpa_words(b)->stop, ~PCPA_STOP_OWNER, __ATOMIC_RELEASE);
+	pcpa_put(&pcpa_words(b)->stop, pcpa_get(&pcpa_words(b)->stop) & ~PCPA_STOP_OWNER);
+	pcpa_rseq_show(b);
 }
 
 void pcpa_sections_stop(struct pcptune_cpu_block *b)
@@ -90,33 +132,52 @@ void pcpa_sections_stop(struct pcptune_cpu_block *b)
 	look(b);
 }
 
-/* Plain store: nobody else may. false: less than `need` blocks. */
-static bool move_stopped(struct pcptune_list *l, uint32_t need, int64_t delta)
+/*
+ * A change of a list that must not miss a push or a pop: what to store and where is found out from
+ * a `word`, and stored if that has not moved. false from `plan`: nothing is to be done.
+ */
+struct change {
+	bool (*plan)(struct change *c, uint64_t word);
+	struct pcptune_cpu_block *b;
+	unsigned list;
+	uint32_t want; /* blocks */
+	uint32_t n;    /* out */
+	uint64_t top;  /* out: what was in that place */
+	uint64_t *at, value;
+};
+
+static bool change_once(struct change *c, uint32_t cpu, enum pcpa_section *ret_how)
 {
-	if (pcpa_list_count(l) < need)
+	struct pcptune_list *l = &c->b->list[c->list];
+	uint64_t word = __atomic_load_n(&l->word, __ATOMIC_ACQUIRE);
+
+	if (!c->plan(c, word))
 		return false;
-	pcpa_publish(&l->tail, pcpa_get(&l->tail) + delta);
+	if (pcpa_get(&pcpa_words(c->b)->stop) & PCPA_STOP_OWNER) {
+		pcpa_publish(c->at, c->value);
+		*ret_how = PCPA_SECTION_DONE;
+	} else {
+		*ret_how = pcpa_section_store(l, cpu, word, c->at, c->value);
+	}
 	return true;
 }
 
-/* Moves a tail, if there are at least `need` blocks. pcp.lock is held. */
-static bool move_tail(struct pcptune_cpu_block *b, struct pcptune_list *l, uint32_t need,
-		      int64_t delta)
+/* pcp.lock is held. */
+static bool change(struct change *c)
 {
-	uint32_t cpu = pcpa_slot_of(b);
-	bool done;
+	uint32_t cpu = pcpa_slot_of(c->b);
+	enum pcpa_section how;
+	bool stopped = pcpa_get(&pcpa_words(c->b)->stop) & PCPA_STOP_OWNER, done;
 
-	if (pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_OWNER)
-		return move_stopped(l, need, delta);
-	for (unsigned n = 0; n < TRIES && pcpa_fast_cpu() == cpu; n++) {
-		enum pcpa_section how = pcpa_section_tail(l, cpu, need, delta);
-
-		if (how != PCPA_SECTION_AGAIN)
-			return how == PCPA_SECTION_DONE;
+	for (unsigned n = 0; n < TRIES && (stopped || pcpa_fast_cpu() == cpu); n++) {
+		if (!change_once(c, cpu, &how))
+			return false;
+		if (how == PCPA_SECTION_DONE)
+			return true;
 	}
-	stop(b);
-	done = move_stopped(l, need, delta);
-	go(b);
+	stop(c->b);
+	done = change_once(c, cpu, &how);
+	go(c->b);
 	return done;
 }
 
@@ -138,6 +199,32 @@ static int64_t drain_level(const struct pcpa_zone *z, const struct pcptune_pcp *
 	return high;
 }
 
+static uint32_t count_at(const struct pcptune_list *l, uint64_t word)
+{
+	return (uint32_t)((word - (uint64_t)pcpa_get(&l->tail)) & PCPTUNE_WORD_MASK);
+}
+
+/* `reserved` and `bound` of a list are stored as one. */
+static bool plan_bound(struct change *c, uint64_t word)
+{
+	struct pcptune_list *l = &c->b->list[c->list];
+
+	c->n = pcptune_max_u32(c->want, count_at(l, word));
+	c->at = (uint64_t *)(void *)&l->reserved;
+	c->value =
+		(uint64_t)(((uint32_t)pcpa_get(&l->tail) + c->n) & l->reserved) << 32 | l->reserved;
+	return true;
+}
+
+/* Room for `room` blocks, or for those that it holds if they are more. */
+static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
+{
+	struct change c = {plan_bound, b, list, room, 0, 0, NULL, 0};
+
+	if (b->list[list].limit && change(&c))
+		pcpa_put(&pcpa_words(b)->room[list], c.n);
+}
+
 /* Pages that are promised: what a list holds or may grow to. Lists that the rules lack get none. */
 static int64_t promised(struct pcptune_cpu_block *b)
 {
@@ -148,22 +235,22 @@ static int64_t promised(struct pcptune_cpu_block *b)
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		uint32_t count = pcpa_list_count(&b->list[i]);
 
-		if (!pcptune_rules_has_list(rules, pcpa_list_orders[i]))
-			pcpa_put(&w->room[i], 0);
+		if (!pcptune_rules_has_list(rules, pcpa_list_orders[i]) && pcpa_get(&w->room[i]))
+			set_room(b, i, 0);
 		pages += (int64_t)pcptune_max_u32(count, pcpa_get(&w->room[i]))
 			 << pcpa_list_orders[i];
 	}
 	return pages;
 }
 
-/* Every list but one down to what it holds. The counts are read after: see rseq.h, room. */
+/* Every list but one down to what it holds. */
 static void cut(struct pcptune_cpu_block *b, unsigned list)
 {
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		uint32_t count = pcpa_list_count(&b->list[i]);
 
 		if (i != list && pcpa_get(&pcpa_words(b)->room[i]) > count)
-			pcpa_put(&pcpa_words(b)->room[i], count);
+			set_room(b, i, count);
 	}
 }
 
@@ -171,14 +258,14 @@ static void cut(struct pcptune_cpu_block *b, unsigned list)
 static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list, uint32_t least)
 {
 	const struct pcptune_list *l = &b->list[list];
-	uint32_t *room = &pcpa_words(b)->room[list], batch = pcpa_get(&b->pcp.batch);
+	uint32_t room = pcpa_get(&pcpa_words(b)->room[list]), batch = pcpa_get(&b->pcp.batch);
 	uint32_t rules = pcpa_get(&b->pcp.rules), order = pcpa_list_orders[list], count, own;
 	int64_t level = drain_level(z, &b->pcp) - 1, spare = level - promised(b);
 
 	if (!l->limit || !pcptune_rules_has_list(rules, order))
 		return;
 	count = pcpa_list_count(l);
-	own = pcptune_max_u32(count, pcpa_get(room));
+	own = pcptune_max_u32(count, room);
 	if (spare >= 2 * (int64_t)pcptune_max_u32(batch, 1u << order)) {
 		own += (uint32_t)(spare / 2 >> order);
 	} else {
@@ -190,14 +277,7 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned lis
 	if (rules == PCPTUNE_RULES_G4 && order && order <= PCPTUNE_COSTLY_ORDER)
 		own = pcptune_min_u32(own, count + pcptune_max_u32(1, batch >> order));
 	own = pcptune_max_u32(own, count + least);
-	pcpa_put(room, pcptune_min_u32(own, l->limit - (PCPA_MAX_MOVE >> order) - 2));
-}
-
-/* Ends a slow path: the state of the rules is what sections go on from. */
-static void settled(struct pcptune_cpu_block *b)
-{
-	if (pcptune_rules_scaled(pcpa_get(&b->pcp.rules)))
-		pcpa_put(&pcpa_words(b)->run, pcpa_get(&b->pcp.free_count));
+	set_room(b, list, pcptune_min_u32(own, l->limit - (PCPA_MAX_MOVE >> order) - 2));
 }
 
 void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b)
@@ -205,15 +285,24 @@ void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	cut(b, PCPTUNE_N_LISTS);
 	if (pcpa_pcp_ready(b))
 		grant(z, b, 0, 0);
-	settled(b);
 	go(b);
 }
 
 void pcpa_sections_restart(struct pcptune_cpu_block *b)
 {
+	struct pcpa_words *w = pcpa_words(b);
+
 	b->pcp.reserved[PCPA_PCP_SEEN] = 0;
-	if (pcpa_by_sections(b))
-		pcpa_words(b)->stop |= PCPA_STOP_TO_RING;
+	if (!pcpa_by_sections(b))
+		return;
+	w->stop |= PCPA_STOP_TO_RING;
+	w->calm = w->calm_seen = 0;
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		w->freed[i] = 0;
+		b->list[i].mark = 1;
+		set_room(b, i, w->room[i]);
+	}
+	pcpa_put(&to_ring, 1);
 }
 
 void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
@@ -241,8 +330,19 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 
 void pcpa_sections_begin(struct pcptune_cpu_block *b)
 {
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
-		b->list[i].reserved = b->list[i].limit ? b->list[i].limit - 1 : 0;
+	const struct pcpa_zone *z = pcpa_zone_of_block(b);
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		struct pcptune_list *l = &b->list[i];
+
+		l->reserved = l->limit ? l->limit - 1 : 0;
+		l->bound = (uint32_t)l->tail & l->reserved;
+		l->base = z->base;
+		l->end = z->n_pages;
+		l->pages = (uintptr_t)z->pages;
+		l->mark = 1;
+	}
+	pcpa_rseq_show(b);
 }
 
 static void reverse(uint64_t *v, uint32_t n)
@@ -264,13 +364,10 @@ void pcpa_ring_turn(uint64_t *ring, uint32_t n, uint32_t by)
 }
 
 /* By a copy, since to turn a ring touches all of it; but when there is no memory, we turn. */
-void pcpa_sections_begin_at_zero(struct pcptune_list *l)
+static void move_blocks(struct pcptune_list *l, uint32_t n, uint32_t by)
 {
-	uint32_t n = pcpa_list_count(l), by = (uint32_t)pcpa_list_net(l);
 	uint64_t tail = (uint64_t)l->tail, *copy;
 
-	if (!n || !(by & l->reserved))
-		return;
 	copy = mmap(NULL, n * sizeof(*copy), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
 		    -1, 0);
 	if (copy == MAP_FAILED) {
@@ -284,6 +381,17 @@ void pcpa_sections_begin_at_zero(struct pcptune_list *l)
 	munmap(copy, n * sizeof(*copy));
 }
 
+void pcpa_sections_begin_at_zero(struct pcptune_list *l)
+{
+	uint32_t n = pcpa_list_count(l), by = (uint32_t)pcpa_list_net(l);
+
+	if (!l->limit || !(by & l->reserved))
+		return;
+	if (n)
+		move_blocks(l, n, by);
+	*pcpa_ring_slot(l, (uint64_t)0 - n - 1) = 0;
+}
+
 /* Places of a list from a position on. */
 static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t position)
 {
@@ -294,31 +402,56 @@ static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t p
 
 /* ---- drain ---- */
 
+/* The highest of up to c->want blocks from the tail on; their places are ours then. */
+static bool plan_take(struct change *c, uint64_t word)
+{
+	struct pcptune_list *l = &c->b->list[c->list];
+
+	c->n = pcptune_min_u32(count_at(l, word), c->want);
+	if (!c->n)
+		return false;
+	c->at = pcpa_ring_slot(l, (uint64_t)pcpa_get(&l->tail) + c->n - 1);
+	c->top = pcpa_get(c->at);
+	c->value = 0;
+	return true;
+}
+
+/* Moves the tail, and the bound with it. */
+static void move_tail(struct pcptune_cpu_block *b, unsigned list, int64_t by)
+{
+	struct pcptune_list *l = &b->list[list];
+
+	pcpa_publish(&l->tail, pcpa_get(&l->tail) + by);
+	set_room(b, list, pcpa_get(&pcpa_words(b)->room[list]));
+}
+
 /* Up to `pages` of one list in one hold of the zone lock; returns pages moved, 0: none there. */
 static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 			   uint64_t pages, enum pcpa_cause cause, enum pcpa_path path)
 {
 	struct pcptune_list *l = &b->list[list];
 	unsigned order = pcpa_list_orders[list];
-	uint64_t want = (pages + (1u << order) - 1) >> order;
-	struct pcpa_places from = places(l, (uint64_t)pcpa_get(&l->tail));
-	uint32_t n, numbers[PCPA_PICKED];
+	uint64_t want = (pages + (1u << order) - 1) >> order, at = (uint64_t)pcpa_get(&l->tail);
+	struct change c = {plan_take, b, list, 0, 0, 0, NULL, 0};
+	struct pcpa_places from = places(l, at - 1);
+	uint32_t numbers[PCPA_PICKED];
 
-	do {
-		n = pcpa_list_count(l);
-		n = n < want ? n : (uint32_t)want;
-		if (!n)
-			return 0;
-	} while (!move_tail(b, l, n, n));
-	pcpa_bulk_pick(pcpa_heap.bulk_free, z, order, n, pcpa_get(&b->pcp.batch), &from, numbers,
+	c.want = want < UINT32_MAX ? (uint32_t)want : UINT32_MAX;
+	if (!change(&c))
+		return 0;
+	/* its own place is the empty one now, and that which was is free */
+	*pcpa_ring_slot(l, at - 1) = c.top;
+	move_tail(b, list, c.n);
+	pcpa_bulk_pick(pcpa_heap.bulk_free, z, order, c.n, pcpa_get(&b->pcp.batch), &from, numbers,
 		       0);
 	pcpa_zone_enter_brief(z, path, &b->zctr);
-	pcpa_pcp_count_drain(
-		&b->zctr, pcpa_depot_give(z, pcpa_slot_of(b), order, n, &from, PCPA_IN_USE), cause);
+	pcpa_pcp_count_drain(&b->zctr,
+			     pcpa_depot_give(z, pcpa_slot_of(b), order, c.n, &from, PCPA_IN_USE),
+			     cause);
 	if (cause == PCPA_DRAIN_HIGH_ORDER)
 		pcpa_count(&b->zctr.free_high, 1);
 	pcpa_zone_leave(z);
-	return (uint64_t)n << order;
+	return (uint64_t)c.n << order;
 }
 
 void pcpa_sections_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
@@ -368,10 +501,28 @@ void pcpa_pcp_report(struct pcpa_zone *z)
 
 /* ---- refill ---- */
 
-static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
+/*
+ * The n blocks below the empty place at `end` go up by one place, but for the highest, which is
+ * returned: it belongs into that one. The lowest place is the empty one then.
+ */
+static uint64_t move_up(struct pcptune_list *l, uint64_t end, uint32_t n)
+{
+	uint64_t first = *pcpa_ring_slot(l, end - 1);
+
+	for (uint64_t at = end - 1; at != end - n; at--)
+		*pcpa_ring_slot(l, at) = *pcpa_ring_slot(l, at - 1);
+	*pcpa_ring_slot(l, end - n) = 0;
+	return first;
+}
+
+static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 			unsigned order, uint32_t n)
 {
-	struct pcpa_places to = places(l, (uint64_t)pcpa_get(&l->tail) - n);
+	struct pcptune_list *l = &b->list[list];
+	uint64_t tail = (uint64_t)pcpa_get(&l->tail);
+	/* below the empty place, which ends pops until all is done */
+	struct pcpa_places to = places(l, tail - 1 - n);
+	uint64_t first;
 	uint32_t got;
 
 	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
@@ -382,8 +533,11 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	}
 	pcpa_zone_leave(z);
 	pcpa_depot_tag(z, order, n, got, &to, PCPA_IN_USE);
-	if (got)
-		move_tail(b, l, 0, -(int64_t)got);
+	if (!got)
+		return 0;
+	first = move_up(l, tail - 1, got);
+	move_tail(b, list, -(int64_t)got);
+	pcpa_publish(pcpa_ring_slot(l, tail - 1), first);
 	return got;
 }
 
@@ -407,9 +561,8 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	pcpa_state_store(&b->pcp, &s);
-	n = move_in(z, b, l, order, n);
+	n = move_in(z, b, list, order, n);
 	grant(z, b, list, 0);
-	settled(b);
 	return n;
 }
 
@@ -421,14 +574,20 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 void pcpa_pcp_ring_next(struct pcptune_cpu_block *b)
 {
 	if (pcpa_by_sections(b))
-		__atomic_fetch_or(&pcpa_words(b)->stop, PCPA_STOP_TO_RING, __ATOMIC_RELAXED);
+		pcpa_put(&pcpa_words(b)->stop, pcpa_get(&pcpa_words(b)->stop) | PCPA_STOP_TO_RING);
 }
 
-static __attribute__((noinline, cold)) void ring(void)
+/* With pcp.lock held. True: this was such a call. */
+static bool ring(struct pcptune_cpu_block *b)
 {
-	for (uint32_t i = 0; i < pcpa_heap.n_zones * pcpa_heap.n_slots; i++)
-		__atomic_fetch_and(&pcpa_words(pcpa_cpu_block(0, i))->stop, ~PCPA_STOP_TO_RING,
-				   __ATOMIC_RELEASE);
+	struct pcpa_words *w = pcpa_words(b);
+
+	if (!(pcpa_get(&w->stop) & PCPA_STOP_TO_RING))
+		return false;
+	pcpa_put(&to_ring, 0);
+	pcpa_put(&w->stop, pcpa_get(&w->stop) & ~PCPA_STOP_TO_RING);
+	pcpa_rseq_show(b);
+	return true;
 }
 
 void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list)
@@ -444,16 +603,15 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 		if (cpu >= pcpa_fast_cpus())
 			return pcpa_pcp_alloc(z, pcpa_cpu_slot(), order);
 		b = pcpa_cpu_block(z->id, cpu);
-		block = pcpa_fast_pop(b, list, cpu);
+		block = pcpa_fast_pop(&pcpa_fast.zone[z->id][list]);
 		if (block)
 			return block;
 		if (pcpa_in_zone || pcpa_zone_is_empty(z))
 			return NULL;
-		if (pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_TO_RING)
-			ring();
 		busy = !pcpa_pcp_enter(b);
 		if (busy)
 			break;
+		ring(b);
 		more = refill(z, b, list, order);
 		pcpa_pcp_leave(b);
 		pcpa_pcp_report(z);
@@ -495,7 +653,6 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
 	}
 	grant(z, b, list, !pages || count ? 1 : 0);
-	settled(b);
 	return pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list]);
 }
 
@@ -507,30 +664,28 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 
 	for (unsigned n = 0; n < TRIES && !busy; n++) {
 		uint32_t cpu = pcpa_fast_cpu();
-		bool room;
+		bool room, rang;
 
 		if (cpu >= pcpa_fast_cpus()) {
 			pcpa_pcp_free(z, pcpa_cpu_slot(), order, block);
 			return;
 		}
 		b = pcpa_cpu_block(z->id, cpu);
-		if (pcpa_fast_push(b, list, order, cpu, block))
+		if (pcpa_fast_push(&pcpa_fast.zone[z->id][list], block))
 			return;
 		if (pcpa_in_zone)
 			break;
-		if (pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_TO_RING) {
-			/* a free starts no agent */
-			if (!pcpa_agent_runs())
-				break;
-			ring();
-			pcpa_agent_wake();
-			continue;
-		}
+		/* a free starts no agent */
+		if (pcpa_get(&to_ring) && !pcpa_agent_runs())
+			break;
 		busy = !pcpa_pcp_enter(b);
 		if (busy)
 			break;
+		rang = ring(b);
 		room = make_room(z, b, list, order);
 		pcpa_pcp_leave(b);
+		if (rang)
+			pcpa_agent_wake();
 		pcpa_pcp_report(z);
 		if (!room)
 			break;

@@ -28,7 +28,7 @@ struct preload_span {
 	size_t pages_end;
 	const struct pcpa_page *pages;
 	const uint16_t *lengths; /* preload_zone.c; 0: a block of order 0 to 3, or none */
-	struct pcptune_cpu_block *blocks;
+	struct pcpa_lists *lists;
 };
 
 /* The sizes and the first zone are on one line. */
@@ -82,17 +82,13 @@ static inline __attribute__((always_inline)) bool preload_fast_alloc(size_t size
 	enum pcpa_section how;
 	uint64_t counted;
 	unsigned order;
-	uint32_t cpu;
 	void *p;
 
 	if (__builtin_expect(
 		    size - pcpa_get(&f->lo) >= __atomic_load_n(&f->sizes, __ATOMIC_ACQUIRE), 0))
 		return false;
-	cpu = pcpa_fast_cpu();
-	if (__builtin_expect(cpu >= pcpa_fast_cpus(), 0))
-		return false;
 	order = preload_order(size);
-	p = pcpa_section_pop(pcpa_fast.home[cpu], order, cpu, &how);
+	p = pcpa_section_pop(&pcpa_home_lists[order], &how);
 	if (__builtin_expect(how != PCPA_SECTION_DONE, 0))
 		return false;
 	counted = f->counted[order] + size;
@@ -136,22 +132,17 @@ static inline bool preload_fast_foreign(const void *p)
 /* false: the slow path has the say. */
 static inline __attribute__((always_inline)) bool preload_fast_free(void *p)
 {
-	struct pcptune_cpu_block *b;
 	const struct preload_span *z;
-	uint32_t cpu, order;
+	uint32_t order;
 	size_t page;
 
 	z = preload_span_of(p, &page);
 	if (!z)
 		return false;
-	cpu = pcpa_fast_cpu();
-	if (__builtin_expect(cpu >= pcpa_fast_cpus(), 0))
-		return false;
 	/* any other tag turns into an order above all */
 	order = (uint32_t)pcpa_get(&z->pages[page].tag) - pcpa_tag(PCPA_IN_USE, 0);
 	if (__builtin_expect((order | pcpa_get(&z->lengths[page])) > PCPTUNE_COSTLY_ORDER, 0))
 		return false;
-	b = z->blocks + cpu;
 	/*
 	 * Which list it is becomes known late: the tag is found by the address, and that is often
 	 * just being popped. Where all are single pages we do not wait for it; where orders are
@@ -159,12 +150,12 @@ static inline __attribute__((always_inline)) bool preload_fast_free(void *p)
 	 */
 	if (__builtin_expect(preload_mine.singles >= PRELOAD_MANY_SINGLES, 1)) {
 		if (__builtin_expect(order == 0, 1))
-			return pcpa_section_push(b, 0, 0, cpu, p) == PCPA_SECTION_DONE;
+			return pcpa_section_push(&z->lists[0], p) == PCPA_SECTION_DONE;
 		preload_mine.singles = 0;
 	} else {
 		preload_mine.singles = order ? 0 : preload_mine.singles + 1;
 	}
-	return pcpa_section_push(b, order, order, cpu, p) == PCPA_SECTION_DONE;
+	return pcpa_section_push(&z->lists[order], p) == PCPA_SECTION_DONE;
 }
 
 #endif

@@ -343,10 +343,10 @@ static void open_fast_path(void)
 		if (!pcpa_get(&lengths[i]) && !make_lengths(&pcpa_heap.zones[i]))
 			return;
 		pcpa_put(&z->lengths, lengths[i]);
-		pcpa_put(&z->pages, pcpa_fast.zone[i].pages);
-		pcpa_put(&z->blocks, pcpa_fast.zone[i].blocks);
-		pcpa_put(&z->base, pcpa_fast.zone[i].base);
-		__atomic_store_n(&z->pages_end, pcpa_fast.zone[i].pages_end, __ATOMIC_RELEASE);
+		pcpa_put(&z->pages, pcpa_heap.zones[i].pages);
+		pcpa_put(&z->lists, pcpa_fast.zone[i]);
+		pcpa_put(&z->base, pcpa_heap.zones[i].base);
+		__atomic_store_n(&z->pages_end, pcpa_heap.zones[i].n_pages, __ATOMIC_RELEASE);
 	}
 	for (unsigned order = 0; order <= PCPTUNE_COSTLY_ORDER; order++)
 		pcpa_put(&f->counted[order], preload_counted((size_t)1 << order));

@@ -8,19 +8,26 @@
  * rseq by themselves), and with virtual CPUs, the lists are locked.
  *
  * A program may lock itself in (seccomp) after it began to allocate, and then a fence fails.
- * Sections are given up then: no new one begins, since n_cpus is 0 and `stop` of every CPU has a
- * bit that is never cleared; one that was under way ends within an undisturbed time slice, which
- * is waited for. Meanwhile the lists are out of use. From then on they are locked.
+ * Sections are given up then: no new one begins, since n_cpus of every table is 0; one that was
+ * under way ends within an undisturbed time slice, which is waited for. Meanwhile the lists are out
+ * of use. From then on they are locked.
  */
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "allocator/pcp.h"
 #include "allocator/rseq.h"
 
 struct pcpa_fast pcpa_fast;
+struct pcpa_lists PCPA_LISTS[PCPTUNE_N_LISTS];
+extern __typeof__(PCPA_LISTS) pcpa_home_lists __attribute__((alias(PCPA_TEXT(PCPA_LISTS))));
+
+/* Nothing to pop, and no block is of its zone. */
+static const uint64_t nothing;
+static struct pcptune_list idle = {.private_ring = (uintptr_t)&nothing};
 
 static uint32_t settling, given_up;
 static struct pcpa_lock give_up_lock;
@@ -77,26 +84,67 @@ static bool wants_locked(void)
 	       pcpa_heap.n_virtual;
 }
 
+/* One zone: all CPUs are at home in it. Else a table for each, beside that of the homes. */
+static bool make_tables(void)
+{
+	size_t size = sizeof(PCPA_LISTS) * pcpa_heap.n_zones;
+	struct pcpa_lists *lists = pcpa_home_lists;
+
+	if (pcpa_heap.n_zones > 1)
+		lists = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (lists == MAP_FAILED)
+		return false;
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		pcpa_fast.zone[i] = lists + (size_t)i * PCPTUNE_N_LISTS;
+	return true;
+}
+
+/* A section looks at n_cpus of its table; our fast path needs to know that `offset` is set. */
+static void set_cpus(uint32_t n)
+{
+	for (unsigned list = 0; list < PCPTUNE_N_LISTS; list++) {
+		__atomic_store_n(&pcpa_home_lists[list].n_cpus, n, __ATOMIC_RELEASE);
+		for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+			__atomic_store_n(&pcpa_fast.zone[i][list].n_cpus, n, __ATOMIC_RELEASE);
+	}
+	__atomic_store_n(&pcpa_fast.n_cpus, n, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&pcpa_fast.orders, n ? PCPTUNE_COSTLY_ORDER + 1 : 0, __ATOMIC_RELEASE);
+}
+
+void pcpa_rseq_show(struct pcptune_cpu_block *b)
+{
+	uint32_t index = (uint32_t)(b - pcpa_cpu_block(0, 0)), zone = index / pcpa_heap.n_slots,
+		 cpu = index % pcpa_heap.n_slots;
+
+	for (unsigned list = 0; list < PCPTUNE_N_LISTS; list++) {
+		struct pcptune_list *l = &b->list[list];
+
+		if (pcpa_get(&pcpa_words(b)->stop) || !l->private_ring)
+			l = &idle;
+		__atomic_store_n(&pcpa_fast.zone[zone][list].of_cpu[cpu], l, __ATOMIC_RELEASE);
+		if (pcpa_heap.home[cpu] != zone)
+			continue;
+		__atomic_store_n(&pcpa_home_lists[list].of_cpu[cpu], l, __ATOMIC_RELEASE);
+		__atomic_store_n(&pcpa_fast.own[cpu * PCPA_OWN_ROW + list], l, __ATOMIC_RELEASE);
+	}
+}
+
 void pcpa_rseq_start(void)
 {
-	struct pcpa_fast *f = &pcpa_fast;
 	uint32_t cpus = pcpa_heap.n_slots - 1;
 
-	if (wants_locked() || pcpa_rseq_why_not())
+	if (wants_locked() || pcpa_rseq_why_not() || !make_tables())
 		return;
-	f->n_zones = pcpa_heap.n_zones;
-	for (uint32_t cpu = 0; cpu < cpus; cpu++)
-		f->home[cpu] = pcpa_cpu_block(pcpa_heap.home[cpu], cpu);
-	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++) {
-		const struct pcpa_zone *z = &pcpa_heap.zones[i];
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		for (uint32_t slot = 0; slot < cpus; slot++) {
+			struct pcptune_cpu_block *b = pcpa_cpu_block(i, slot);
 
-		f->zone[i] =
-			(struct pcpa_span){z->base, z->n_pages, z->pages, pcpa_cpu_block(i, 0)};
-		for (uint32_t slot = 0; slot < cpus; slot++)
-			pcpa_words(pcpa_cpu_block(i, slot))->sections = 1;
-	}
+			pcpa_words(b)->sections = 1;
+			pcpa_rseq_show(b);
+		}
 	pcpa_heap.header->mode = PCPTUNE_MODE_RSEQ;
-	__atomic_store_n(&f->n_cpus, cpus, __ATOMIC_RELEASE);
+	set_cpus(cpus);
 }
 
 static uint32_t paused_cpus;
@@ -136,12 +184,8 @@ static void give_up(void)
 	pcpa_lock_take(&give_up_lock);
 	if (!given_up) {
 		__atomic_store_n(&settling, 1, __ATOMIC_SEQ_CST);
-		__atomic_store_n(&pcpa_fast.n_cpus, 0, __ATOMIC_SEQ_CST);
+		set_cpus(0);
 		pcpa_put(&pcpa_heap.header->mode, PCPTUNE_MODE_LOCKED);
-		for (uint32_t zone = 0; zone < pcpa_heap.n_zones; zone++)
-			for (uint32_t slot = 0; slot < pcpa_heap.n_slots; slot++)
-				__atomic_fetch_or(&pcpa_words(pcpa_cpu_block(zone, slot))->stop,
-						  PCPA_STOP_FOR_GOOD, __ATOMIC_SEQ_CST);
 		while (syscall(SYS_nanosleep, &grace, &grace) && errno == EINTR)
 			;
 		given_up = 1;

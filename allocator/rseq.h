@@ -7,21 +7,31 @@
  * handler instead of letting it go on. So of all threads that use the lists of one CPU, each from
  * that CPU, one at a time is between the first load and the store, and the store alone commits.
  *
- * Every section compares the CPU id once more and finds `stop` at 0, or gives up. Who wants the
- * lists of a CPU from elsewhere takes pcp.lock, sets `stop` and calls pcpa_rseq_fence(): after it,
- * what was inside a section is sent to its abort handler, and what enters finds `stop` set.
+ * A section finds its list in a table (struct pcpa_lists of pcpalloc_inline.h) by the CPU id, both
+ * read inside of it. Who wants the lists of a CPU from elsewhere takes pcp.lock, puts an idle list
+ * in their places, which is always empty and always full, and calls pcpa_rseq_fence(): after it,
+ * what was inside a section is sent to its abort handler, and what enters finds the idle list. So
+ * nothing in the list itself has to say that it is stopped.
  *
- * `reserved` of a list is the mask of its ring here. The other hot words lie in the sixth, unused list of the CPU block: one line beside the list's own.
+ * Nor does a pop ask how many blocks there are: the place below the lowest one is NULL. A push
+ * compares its place with `bound`. The words of a list:
  *
- *   word      sections of the CPU; pcp.lock and `stop` held
- *   tail      whoever holds pcp.lock, by a section or with `stop` set
- *   room      whoever holds pcp.lock: a push finds less than that on its list, or gives up
- *   run       sections, before their commit: an abort may count one twice, and the rules that
- *             read it only want to know whether there were many frees in a row
- *   stop      whoever holds pcp.lock
+ *   word      sections of the CPU; pcp.lock held and the sections stopped
+ *   places    below the tail: whoever holds pcp.lock. A refill may fill them while sections run, the
+ *             highest last. To take blocks away from the tail one place becomes NULL, by a section
+ *             that finds `word` as it was when that place was chosen
+ *   tail      whoever holds pcp.lock
+ *   bound     whoever holds pcp.lock, by a section as above: it is never below the head
+ *   mark      pops: the word before. How many pushes followed the last pop tells the rules how many
+ *             frees there were in a row
+ *
+ * `reserved` of a list is the mask of its ring here. Other words of a CPU lie in its sixth list.
  */
 #ifndef PCPA_RSEQ_H
 #define PCPA_RSEQ_H
+
+#include <pcpalloc_inline.h>
+#include <pcptune/rules.h>
 
 #include "allocator/heap.h"
 
@@ -44,14 +54,16 @@
 #endif
 #endif
 
-/* The sixth list of a CPU block. */
+/* The sixth list of a CPU block. Written with pcp.lock held, but for `calm`. */
 struct pcpa_words {
-	uint32_t room[PCPTUNE_N_LISTS]; /* blocks */
+	uint32_t room[PCPTUNE_N_LISTS]; /* blocks: bound - tail */
 	uint32_t stop;
-	uint32_t run;	   /* pages freed in a row */
-	uint32_t sections; /* 1: this CPU is served by sections */
+	uint32_t sections;		 /* 1: this CPU is served by sections */
+	uint32_t calm;			 /* blocks allocated in bulk; atomic additions */
+	uint32_t calm_seen;		 /* the same at the last look */
+	uint32_t freed[PCPTUNE_N_LISTS]; /* blocks, at the last look */
 } __attribute__((may_alias));
-_Static_assert(sizeof(struct pcpa_words) == sizeof(struct pcptune_list), "fits");
+_Static_assert(sizeof(struct pcpa_words) <= sizeof(struct pcptune_list), "fits");
 
 static inline struct pcpa_words *pcpa_words(struct pcptune_cpu_block *b)
 {
@@ -64,28 +76,31 @@ static inline bool pcpa_by_sections(const struct pcptune_cpu_block *b)
 	return pcpa_get(&((const struct pcpa_words *)&b->list[PCPTUNE_N_LISTS])->sections);
 }
 
-struct pcpa_span {
-	uintptr_t base;
-	size_t pages_end; /* their number */
-	struct pcpa_page *pages;
-	struct pcptune_cpu_block *blocks;
-};
+#define PCPA_OWN_ROW 8u
+_Static_assert(PCPTUNE_N_LISTS <= PCPA_OWN_ROW, "one for each list");
 
-/* What the fast path reads, together. Written before n_cpus; n_cpus alone changes later. */
+/* What the fast path reads, together. Written before n_cpus; n_cpus and orders change later. */
 struct pcpa_fast {
 	uint32_t n_cpus; /* ids below are served by sections; 0: none, not yet, or not any more */
-	uint32_t n_zones;
+	uint32_t orders; /* that have sections; 0: as above */
 	intptr_t offset; /* of the thread's rseq area from its thread pointer */
-	struct pcpa_span zone[PCPTUNE_MAX_ZONES];
-	struct pcptune_cpu_block *home[PCPTUNE_MAX_CPUS]; /* of a CPU, in its own zone */
+	/* as pcpa_home_lists, for our own functions: a row for each CPU */
+	struct pcptune_list *own[PCPTUNE_MAX_CPUS * PCPA_OWN_ROW];
+	struct pcpa_lists *zone[PCPTUNE_MAX_ZONES]; /* PCPTUNE_N_LISTS each */
 } __attribute__((aligned(128)));
 
 extern struct pcpa_fast pcpa_fast;
 
-/* Bits of `stop`. */
-#define PCPA_STOP_OWNER	   1u /* the holder of pcp.lock has the lists for itself */
-#define PCPA_STOP_FOR_GOOD 2u
-#define PCPA_STOP_TO_RING  4u /* the next call should come to a slow path, for the agent's sake */
+/*
+ * The lists of each CPU in its own zone: what users of pcpalloc_inline.h see as PCPA_LISTS. Our own
+ * name for it is not looked up in the program.
+ */
+extern PCPA_API struct pcpa_lists PCPA_LISTS[PCPTUNE_N_LISTS];
+extern struct pcpa_lists pcpa_home_lists[PCPTUNE_N_LISTS] __attribute__((visibility("hidden")));
+
+/* Bits of `stop`. While there is one, the idle list is in the tables. */
+#define PCPA_STOP_OWNER	  1u /* the holder of pcp.lock has the lists for itself */
+#define PCPA_STOP_TO_RING 4u /* the next call should come to a slow path, for the agent's sake */
 
 /* How a section ended. */
 enum pcpa_section { PCPA_SECTION_DONE, PCPA_SECTION_NO, PCPA_SECTION_AGAIN };
@@ -98,8 +113,13 @@ const char *pcpa_rseq_why_not(void);
 /* Chooses the mode by PCPALLOC_MODE and what can be had; everything but the mode is set up. */
 void pcpa_rseq_start(void);
 /*
- * Around a fork, every pcp.lock held. The segment is the parent's until ours is made, and `stop` in
- * it goes back to 0 when the parent likes: what keeps the child from it is n_cpus, its own word.
+ * Puts the lists of a CPU block into the tables, if nothing is set in `stop`; else the idle list. By
+ * the holder of pcp.lock.
+ */
+void pcpa_rseq_show(struct pcptune_cpu_block *b);
+/*
+ * Around a fork, every pcp.lock held and every section stopped. The segment is the parent's until
+ * ours is made: what keeps the child from it are the tables and n_cpus, its own memory.
  */
 void pcpa_rseq_pause(void);
 void pcpa_rseq_resume(void);
@@ -115,11 +135,7 @@ bool pcpa_rseq_settling(void);
 
 #ifdef PCPA_RSEQ
 
-#if defined(__x86_64__)
-#include "allocator/rseq_x86.h"
-#else
-#include "allocator/rseq_aarch64.h"
-#endif
+#include "allocator/rseq_sections.h"
 
 /* The CPU we are on, at or above n_cpus if its lists are not served by sections. */
 static inline uint32_t pcpa_fast_cpu(void)
@@ -129,30 +145,23 @@ static inline uint32_t pcpa_fast_cpu(void)
 
 #define PCPA_SECTION_TRIES 32u
 
-/* One block off the list; NULL: empty, stopped, or we are on another CPU now. */
-static inline void *pcpa_fast_pop(struct pcptune_cpu_block *b, unsigned list, uint32_t cpu)
+/* One block off the list of this CPU; NULL: empty or stopped. */
+static inline void *pcpa_fast_pop(struct pcpa_lists *lists)
 {
 	enum pcpa_section how = PCPA_SECTION_AGAIN;
 	void *block = NULL;
 
-	for (unsigned n = 0; n < PCPA_SECTION_TRIES; n++) {
-		block = pcpa_section_pop(b, list, cpu, &how);
-		if (__builtin_expect(how != PCPA_SECTION_AGAIN, 1) || pcpa_fast_cpu() != cpu)
-			break;
-	}
+	for (unsigned n = 0; n < PCPA_SECTION_TRIES && how == PCPA_SECTION_AGAIN; n++)
+		block = pcpa_section_pop(lists, &how);
 	return how == PCPA_SECTION_DONE ? block : NULL;
 }
 
-static inline bool pcpa_fast_push(struct pcptune_cpu_block *b, unsigned list, unsigned order,
-				  uint32_t cpu, void *block)
+static inline bool pcpa_fast_push(struct pcpa_lists *lists, void *block)
 {
 	enum pcpa_section how = PCPA_SECTION_AGAIN;
 
-	for (unsigned n = 0; n < PCPA_SECTION_TRIES; n++) {
-		how = pcpa_section_push(b, list, order, cpu, block);
-		if (__builtin_expect(how != PCPA_SECTION_AGAIN, 1) || pcpa_fast_cpu() != cpu)
-			break;
-	}
+	for (unsigned n = 0; n < PCPA_SECTION_TRIES && how == PCPA_SECTION_AGAIN; n++)
+		how = pcpa_section_push(lists, block);
 	return how == PCPA_SECTION_DONE;
 }
 
@@ -163,38 +172,47 @@ static inline uint32_t pcpa_fast_cpu(void)
 	return UINT32_MAX;
 }
 
-static inline void *pcpa_fast_pop(struct pcptune_cpu_block *b, unsigned list, uint32_t cpu)
+static inline void *pcpa_fast_pop(struct pcpa_lists *lists)
 {
-	(void)b, (void)list, (void)cpu;
+	(void)lists;
 	return NULL;
 }
 
-static inline bool pcpa_fast_push(struct pcptune_cpu_block *b, unsigned list, unsigned order,
-				  uint32_t cpu, void *block)
+static inline bool pcpa_fast_push(struct pcpa_lists *lists, void *block)
 {
-	(void)b, (void)list, (void)order, (void)cpu, (void)block;
+	(void)lists, (void)block;
 	return false;
 }
 
-static inline void *pcpa_section_pop(struct pcptune_cpu_block *b, unsigned list, uint32_t cpu,
-				     enum pcpa_section *ret_how)
+static inline void *pcpa_section_pop(struct pcpa_lists *lists, enum pcpa_section *ret_how)
 {
-	(void)b, (void)list, (void)cpu;
+	(void)lists;
 	*ret_how = PCPA_SECTION_NO;
 	return NULL;
 }
 
-static inline enum pcpa_section pcpa_section_push(struct pcptune_cpu_block *b, unsigned list,
-						  unsigned order, uint32_t cpu, void *block)
+static inline enum pcpa_section pcpa_section_push(struct pcpa_lists *lists, void *block)
 {
-	(void)b, (void)list, (void)order, (void)cpu, (void)block;
+	(void)lists, (void)block;
 	return PCPA_SECTION_NO;
 }
 
-static inline enum pcpa_section pcpa_section_tail(struct pcptune_list *l, uint32_t cpu,
-						  uint32_t need, int64_t delta)
+static inline bool pcpa_section_pop_own(unsigned order, void **ret_block)
 {
-	(void)l, (void)cpu, (void)need, (void)delta;
+	(void)order, (void)ret_block;
+	return false;
+}
+
+static inline bool pcpa_section_push_own(void *block, unsigned order)
+{
+	(void)block, (void)order;
+	return false;
+}
+
+static inline enum pcpa_section pcpa_section_store(const struct pcptune_list *l, uint32_t cpu,
+						   uint64_t word, uint64_t *at, uint64_t value)
+{
+	(void)l, (void)cpu, (void)word, (void)at, (void)value;
 	return PCPA_SECTION_NO;
 }
 

@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define PCPTUNE_SEG_MAGIC  0x3147455350435054ULL /* "TPCPSEG1" read as little-endian bytes */
-#define PCPTUNE_SEG_LAYOUT 1u
+#define PCPTUNE_SEG_LAYOUT 2u
 
 #define PCPTUNE_PAGE_SHIFT 12
 #define PCPTUNE_MAX_ORDER  10u   /* largest block: 1024 pages */
@@ -123,14 +123,22 @@ struct pcptune_pcp {
 	uint64_t reserved[8];
 };
 
-/* One list of one CPU. 32 bytes; word and tail share 16 bytes so that one read takes both. */
+/*
+ * One list of one CPU: a line, with all that a push or a pop needs. word and tail share 16 bytes so
+ * that one read takes both. The rest is private to the allocator.
+ */
 struct pcptune_list {
 	uint64_t word;
 	int64_t tail;
-	uint32_t limit;   /* private: blocks */
-	uint32_t reserved;
 	uint64_t private_ring;
-};
+	uint32_t reserved;
+	uint32_t bound;
+	uint64_t base; /* of the zone, address */
+	uint64_t end;  /* of the zone, pages */
+	uint64_t pages;
+	uint32_t mark;
+	uint32_t limit; /* blocks */
+} __attribute__((aligned(64)));
 
 /* Counters written under the zone lock. */
 struct pcptune_zctr {
@@ -226,12 +234,12 @@ struct pcptune_reply {
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct pcptune_desc) == 128, "description rows are 128 bytes");
 _Static_assert(sizeof(struct pcptune_ctl) == 64, "control words fill one line");
-_Static_assert(sizeof(struct pcptune_list) == 32, "two lists a line");
-_Static_assert(offsetof(struct pcptune_cpu_block, pcp) == 64, "layout 1");
-_Static_assert(sizeof(struct pcptune_pcp) == 128, "layout 1");
-_Static_assert(offsetof(struct pcptune_cpu_block, list) == 192, "layout 1");
-_Static_assert(offsetof(struct pcptune_cpu_block, zctr) == 384, "layout 1");
-_Static_assert(sizeof(struct pcptune_cpu_block) == 640, "layout 1");
+_Static_assert(sizeof(struct pcptune_list) == 64, "a line");
+_Static_assert(offsetof(struct pcptune_cpu_block, pcp) == 64, "layout 2");
+_Static_assert(sizeof(struct pcptune_pcp) == 128, "layout 2");
+_Static_assert(offsetof(struct pcptune_cpu_block, list) == 192, "layout 2");
+_Static_assert(offsetof(struct pcptune_cpu_block, zctr) == 576, "layout 2");
+_Static_assert(sizeof(struct pcptune_cpu_block) == 768, "layout 2");
 _Static_assert(offsetof(struct pcptune_seg_header, wake) % 64 == 0, "daemon's words on their line");
 _Static_assert(sizeof(struct pcptune_hello) == 24, "wire 1");
 _Static_assert(sizeof(struct pcptune_reply) == 224, "wire 1");

@@ -25,6 +25,8 @@
 
 #include <pcptune/rules.h>
 
+#include <pcpalloc_inline.h>
+
 #include "allocator/pcp.h"
 
 #define THREADS 64
@@ -146,9 +148,25 @@ static void fences_refused(void **state)
 /* ---- what threads do ---- */
 
 /* As pcpa_alloc(), and counted. */
+/* Every second call of a thread is one without a call. */
+static bool inlined(void)
+{
+	static _Thread_local unsigned n;
+
+	return n++ & 1;
+}
+
+static void give(void *block, unsigned order)
+{
+	if (inlined())
+		pcpa_free_inline(block, order);
+	else
+		pcpa_free(block, order);
+}
+
 static void *take(unsigned order)
 {
-	void *block = pcpa_alloc(order);
+	void *block = inlined() ? pcpa_alloc_inline(order) : pcpa_alloc(order);
 
 	if (block)
 		__atomic_add_fetch(&allocated, (uint64_t)1 << order, __ATOMIC_RELAXED);
@@ -198,7 +216,7 @@ static void exchange(uint64_t r)
 	old = __atomic_exchange_n(&shared[slot], mine, __ATOMIC_ACQ_REL);
 	if (old)
 		check_mark(old, order, slot);
-	pcpa_free(old, order);
+	give(old, order);
 }
 
 static void bulk(uint64_t r)
@@ -225,7 +243,7 @@ static void work(uint64_t *x, uint64_t me, void **kept, unsigned *orders)
 		bulk(r / 512);
 	} else if (kept[i]) {
 		check_mark(kept[i], orders[i], me);
-		pcpa_free(kept[i], orders[i]);
+		give(kept[i], orders[i]);
 		kept[i] = NULL;
 	} else {
 		orders[i] = some_order(r / 32);
@@ -250,7 +268,7 @@ static void work_until_stop(uint64_t me, void (*also)(uint64_t n))
 	for (unsigned i = 0; i < KEPT; i++)
 		if (kept[i]) {
 			check_mark(kept[i], orders[i], me);
-			pcpa_free(kept[i], orders[i]);
+			give(kept[i], orders[i]);
 		}
 }
 
@@ -311,7 +329,7 @@ static void check_quiet(void)
 	struct pcpa_stats s = {.size = sizeof(s)};
 
 	for (size_t i = 0; i < SLOTS; i++)
-		pcpa_free(shared[i], i % 4);
+		give(shared[i], i % 4);
 	CHECK(doubled == 0);
 	CHECK_AUDIT();
 	CHECK(pcpa_get_stats(&s) == 0);
@@ -345,7 +363,7 @@ static void handler(int sig)
 		mark(block, order, (uintptr_t)block);
 		check_mark(block, order, (uintptr_t)block);
 	}
-	pcpa_free(block, order);
+	give(block, order);
 	errno = saved;
 }
 
@@ -367,7 +385,7 @@ static void run(unsigned n, void *(*f)(void *), double seconds)
 {
 	pthread_t threads[THREADS + 2];
 
-	pcpa_free(take(0), 0);
+	give(take(0), 0);
 	CHECK(by_rseq());
 	for (uintptr_t i = 0; i < n; i++)
 		CHECK(!pthread_create(&threads[i], NULL, f, (void *)(i + 1000)));
@@ -401,7 +419,7 @@ static void abort_child(void)
 
 	alarm((unsigned)length(6) + 45);
 	two_cpus();
-	pcpa_free(take(0), 0);
+	give(take(0), 0);
 	CHECK(!sigaction(SIGUSR1, &action, NULL));
 	run(THREADS, interrupted, length(6));
 	CHECK(handled > 1000 && done > 1000);
@@ -540,7 +558,7 @@ static void give_up_child(void)
 	for (int i = 0; i < 8; i++)
 		pthread_join(threads[i], NULL);
 	for (size_t i = 0; i < SLOTS; i++)
-		pcpa_free(shared[i], i % 4);
+		give(shared[i], i % 4);
 	CHECK(doubled == 0);
 	CHECK_AUDIT();
 	pcpa_trim();
@@ -564,7 +582,7 @@ static void fork_child(void)
 	pthread_t threads[8];
 
 	alarm((unsigned)length(2) + 45);
-	pcpa_free(take(0), 0);
+	give(take(0), 0);
 	for (uintptr_t i = 0; i < 8; i++)
 		CHECK(!pthread_create(&threads[i], NULL, plain, (void *)(i + 1)));
 	for (int i = 0; i < 60; i++) {
@@ -631,15 +649,34 @@ static void misuse_child(void)
 	CHECK(n_errors == 2 && strstr(last.what, "inside"));
 	pcpa_free(&twice, 0);
 	CHECK(n_errors == 3 && strstr(last.what, "no zone"));
-	pcpa_free(wrong, 2);
+	/* the same without a call, but for what asks the page */
+	pcpa_free_inline(&n_errors, 0);
+	CHECK(n_errors == 4 && strstr(last.what, "no zone") && last.address == &n_errors);
+	pcpa_free_inline(wrong + 8, 0);
+	CHECK(n_errors == 5 && strstr(last.what, "aligned"));
+	pcpa_free_inline(wrong + 4096, 1);
+	CHECK(n_errors == 6 && strstr(last.what, "aligned") && last.order == 1);
+	pcpa_free_inline((char *)(pcpa_heap.zones[0].base - 4096), 0);
+	CHECK(n_errors == 7 && strstr(last.what, "no zone"));
+	pcpa_free_inline(NULL, 0);
+	CHECK(n_errors == 7);
+	pcpa_free_inline(wrong, 2);
 	CHECK_AUDIT();
 	/* twice: when the second copy reaches the zone; the books are right again then */
 	pcpa_free(twice, 0);
 	pcpa_free(twice, 0);
-	CHECK(n_errors == 3);
+	CHECK(n_errors == 7);
 	pcpa_trim();
-	CHECK(n_errors == 4 && last.address == twice && strstr(last.what, "late"));
-	CHECK(pcpa_heap.proc->bad_frees == 4);
+	CHECK(n_errors == 8 && last.address == twice && strstr(last.what, "late"));
+	CHECK(pcpa_heap.proc->bad_frees == 8);
+	CHECK_AUDIT();
+	/* of another order: late, too; pcpa_free() would have seen it */
+	wrong = pcpa_alloc_inline(1);
+	CHECK(wrong);
+	pcpa_free_inline(wrong, 0);
+	CHECK(n_errors == 8);
+	pcpa_trim();
+	CHECK(n_errors == 9 && last.address == wrong && strstr(last.what, "late"));
 	CHECK_AUDIT();
 	for (int i = 0; i < 1000; i++)
 		CHECK(pcpa_alloc(0));

@@ -15,8 +15,9 @@
 
 #ifdef PCPA_RSEQ
 
-#define CPU  3u
-#define LIST 2u
+#define CPU   3u
+#define LIST  2u
+#define PAGES 64u
 
 static _Thread_local struct {
 	uint32_t cpu_id_start, cpu_id;
@@ -32,6 +33,24 @@ struct descriptor {
 static uint64_t ring[16];
 static struct pcptune_cpu_block block;
 static struct pcptune_list *const list = &block.list[LIST];
+static struct pcpa_lists *const lists = &pcpa_home_lists[LIST];
+static struct pcpa_page pages[PAGES];
+static char *const base = (char *)0x7f0000400000;
+
+/* What is in the tables while a CPU is stopped. */
+static const uint64_t nothing;
+static struct pcptune_list idle = {.private_ring = (uintptr_t)&nothing};
+
+static void show(struct pcptune_list *l)
+{
+	lists->of_cpu[CPU] = l;
+	pcpa_fast.own[CPU * PCPA_OWN_ROW + LIST] = l;
+}
+
+static void set_room(uint32_t room)
+{
+	list->bound = ((uint32_t)list->tail + room) & list->reserved;
+}
 
 /* An empty list of 16 places whose words have gone below zero, with room for ten. */
 static int set_up(void **state)
@@ -46,20 +65,25 @@ static int set_up(void **state)
 	list->reserved = 15;
 	list->tail = -7;
 	list->word = (uint64_t)-7;
-	pcpa_words(&block)->room[LIST] = 10;
+	list->base = (uintptr_t)base;
+	list->end = PAGES;
+	list->pages = (uintptr_t)pages;
+	set_room(10);
+	lists->n_cpus = pcpa_fast.n_cpus = CPU + 1;
+	show(list);
 	return 0;
 }
 
 static enum pcpa_section push(uintptr_t what)
 {
-	return pcpa_section_push(&block, LIST, 2, CPU, (void *)what);
+	return pcpa_section_push(lists, (void *)what);
 }
 
 static enum pcpa_section pop(uintptr_t *ret_what)
 {
 	enum pcpa_section how;
 
-	*ret_what = (uintptr_t)pcpa_section_pop(&block, LIST, CPU, &how);
+	*ret_what = (uintptr_t)pcpa_section_pop(lists, &how);
 	return how;
 }
 
@@ -73,80 +97,128 @@ static void last_in_first_out(void **state)
 	for (uintptr_t i = 0; i < 10; i++)
 		assert_int_equal(push(1000 + i), PCPA_SECTION_DONE);
 	assert_int_equal(push(1), PCPA_SECTION_NO);
-	assert_int_equal(pcpa_words(&block)->run, 40);
 	for (uintptr_t i = 10; i-- > 0;) {
 		assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 		assert_int_equal(what, 1000 + i);
 	}
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
-	assert_int_equal(pcpa_words(&block)->run, 0);
+	/* the mark is where the last pop began */
+	assert_int_equal(list->mark, (uint32_t)list->word - 0xffffff);
 	assert_true(list->word == (uint64_t)-7 + 10 * PCPTUNE_WORD_PUSH + 10 * PCPTUNE_WORD_POP);
 	assert_int_equal(list->tail, -7);
 }
 
+/* Other ids than those of the tables are refused; so is a store that was planned for another CPU. */
 static void only_on_its_cpu(void **state)
 {
-	uint64_t before = list->word;
+	static const uint32_t ids[] = {CPU + 1, UINT32_MAX, UINT32_MAX - 1, INT32_MAX};
+	uint64_t before, stored = 0;
 	enum pcpa_section how;
+	void *taken;
 
 	(void)state;
 	assert_int_equal(push(1), PCPA_SECTION_DONE);
-	before += PCPTUNE_WORD_PUSH;
-	for (unsigned n = 0; n < 3; n++) {
-		static const uint32_t ids[] = {CPU + 1, UINT32_MAX, UINT32_MAX - 1};
-
+	before = list->word;
+	for (unsigned n = 0; n < 4; n++) {
 		area.cpu_id = ids[n];
-		assert_int_equal(push(1), PCPA_SECTION_AGAIN);
-		assert_null(pcpa_section_pop(&block, LIST, CPU, &how));
-		assert_int_equal(how, PCPA_SECTION_AGAIN);
-		assert_int_equal(pcpa_section_tail(list, CPU, 0, 1), PCPA_SECTION_AGAIN);
+		assert_int_equal(push(1), PCPA_SECTION_NO);
+		assert_null(pcpa_section_pop(lists, &how));
+		assert_int_equal(how, PCPA_SECTION_NO);
+		assert_false(pcpa_section_pop_own(LIST, &taken));
+		assert_false(pcpa_section_push_own(base, LIST));
+		assert_int_equal(pcpa_section_store(list, CPU, before, &stored, 1),
+				 PCPA_SECTION_AGAIN);
 	}
-	assert_true(list->word == before && list->tail == -7);
+	assert_true(list->word == before && list->tail == -7 && !stored);
 }
 
 static void not_when_stopped(void **state)
 {
-	static const uint32_t bits[] = {PCPA_STOP_OWNER, PCPA_STOP_FOR_GOOD, PCPA_STOP_TO_RING};
 	uintptr_t what;
+	void *taken;
 
 	(void)state;
 	assert_int_equal(push(1), PCPA_SECTION_DONE);
-	for (unsigned n = 0; n < 3; n++) {
-		pcpa_words(&block)->stop = bits[n];
-		assert_int_equal(push(2), PCPA_SECTION_NO);
-		assert_int_equal(pop(&what), PCPA_SECTION_NO);
-	}
-	pcpa_words(&block)->stop = 0;
+	pages[0].tag = pcpa_tag(PCPA_IN_USE, LIST);
+	show(&idle);
+	assert_int_equal(pop(&what), PCPA_SECTION_NO);
+	assert_false(pcpa_section_pop_own(LIST, &taken));
+	assert_false(pcpa_section_push_own(base, LIST));
+	show(list);
+	lists->n_cpus = pcpa_fast.n_cpus = 0;
+	assert_int_equal(push(2), PCPA_SECTION_NO);
+	assert_int_equal(pop(&what), PCPA_SECTION_NO);
+	assert_false(pcpa_section_pop_own(LIST, &taken));
+	lists->n_cpus = pcpa_fast.n_cpus = CPU + 1;
 	assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 	assert_int_equal(what, 1);
+	assert_true(pcpa_section_push_own(base, LIST));
 }
 
-/* Refill and drain move the tail; positions go through zero and round the ring. */
+/* Addresses and tags that are no block of that order in this zone. */
+static void what_is_pushed(void **state)
+{
+	const uint32_t size = PCPA_PAGE_SIZE;
+	void *taken;
+
+	(void)state;
+	memset(pages, 0, sizeof(pages));
+	pages[4].tag = pcpa_tag(PCPA_IN_USE, LIST);
+	pages[8].tag = pcpa_tag(PCPA_FREE, LIST);
+	pages[12].tag = pcpa_tag(PCPA_IN_USE, LIST + 1);
+	pages[PAGES - 1].tag = pcpa_tag(PCPA_IN_USE, LIST);
+	assert_false(pcpa_section_push_own(NULL, LIST));
+	assert_false(pcpa_section_push_own(base - 1, LIST));
+	assert_false(pcpa_section_push_own(base - size, LIST));
+	assert_false(pcpa_section_push_own(base + (size_t)PAGES * size, LIST));
+	for (unsigned bit = 0; bit < 12; bit++)
+		assert_false(pcpa_section_push_own(base + 4 * size + (1u << bit), LIST));
+	assert_false(pcpa_section_push_own(base, LIST));
+	assert_false(pcpa_section_push_own(base + 8 * size, LIST));
+	assert_false(pcpa_section_push_own(base + 12 * size, LIST));
+	assert_int_equal(list->word, (uint64_t)-7);
+	assert_true(pcpa_section_push_own(base + 4 * size, LIST));
+	assert_true(pcpa_section_push_own(base + (PAGES - 1) * size, LIST));
+	assert_true(pcpa_section_pop_own(LIST, &taken) && taken == base + (PAGES - 1) * size);
+	assert_true(pcpa_section_pop_own(LIST, &taken) && taken == base + 4 * size);
+	assert_false(pcpa_section_pop_own(LIST, &taken));
+}
+
+/* Refill and drain move the tail, and the empty place below it; positions go round the ring. */
 static void tails(void **state)
 {
+	uint64_t *const place = &ring[(uint32_t)(-7 + 2) & 15];
 	uintptr_t what;
 
 	(void)state;
 	for (uintptr_t i = 0; i < 4; i++)
 		assert_int_equal(push(i + 1), PCPA_SECTION_DONE);
-	assert_int_equal(pcpa_section_tail(list, CPU, 5, 5), PCPA_SECTION_NO);
-	assert_int_equal(list->tail, -7);
-	assert_int_equal(pcpa_section_tail(list, CPU, 3, 3), PCPA_SECTION_DONE);
-	assert_int_equal(list->tail, -4);
+	/* three off the tail, but not if anything was done meanwhile */
+	assert_int_equal(pcpa_section_store(list, CPU, list->word - 1, place, 0), PCPA_SECTION_NO);
+	assert_int_equal(*place, 3);
+	assert_int_equal(pcpa_section_store(list, CPU, list->word, place, 0), PCPA_SECTION_DONE);
+	list->tail = -4;
 	assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 	assert_int_equal(what, 4);
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
-	for (int64_t at = -5; at >= -6; at--)
-		ring[(uint32_t)at & 15] = (uint64_t)(at + 100);
-	assert_int_equal(pcpa_section_tail(list, CPU, 0, -2), PCPA_SECTION_DONE);
+	/* two below */
+	ring[(uint32_t)-6 & 15] = 94;
+	ring[(uint32_t)-7 & 15] = 0;
+	list->tail = -6;
+	assert_int_equal(pop(&what), PCPA_SECTION_NO);
+	ring[(uint32_t)-5 & 15] = 95;
 	assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 	assert_int_equal(what, 95);
 	assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 	assert_int_equal(what, 94);
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
 	for (int round = 0; round < 100; round++) {
+		set_room(10);
 		assert_int_equal(push((uintptr_t)round + 1), PCPA_SECTION_DONE);
-		assert_int_equal(pcpa_section_tail(list, CPU, 1, 1), PCPA_SECTION_DONE);
+		assert_int_equal(pcpa_section_store(list, CPU, list->word,
+						    &ring[(uint32_t)list->tail & 15], 0),
+				 PCPA_SECTION_DONE);
+		list->tail++;
 	}
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
 }
@@ -172,6 +244,8 @@ static void words_that_begin_at_zero(void **state)
 	for (int64_t head = -40; head < 40; head++) {
 		list->tail = head;
 		list->word = (uint64_t)head;
+		memset(ring, 0, sizeof(ring));
+		set_room(10);
 		for (uintptr_t i = 0; i < 9; i++)
 			assert_int_equal(push(i + 1), PCPA_SECTION_DONE);
 		pcpa_sections_begin_at_zero(list);
@@ -181,6 +255,7 @@ static void words_that_begin_at_zero(void **state)
 			assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 			assert_int_equal(what, i);
 		}
+		assert_int_equal(pop(&what), PCPA_SECTION_NO);
 	}
 }
 
@@ -199,7 +274,7 @@ static void check_descriptor(void)
 	assert_int_equal((uintptr_t)d % 32, 0);
 	assert_int_equal(d->version, 0);
 	assert_int_equal(d->flags, 0);
-	assert_in_range(d->length, 16, 160);
+	assert_in_range(d->length, 12, 160);
 	assert_true(d->abort - d->start >= d->length);
 	memcpy(&signature, (const char *)(uintptr_t)d->abort - sizeof(signature),
 	       sizeof(signature));
@@ -210,6 +285,8 @@ static void check_descriptor(void)
 static void descriptors(void **state)
 {
 	uintptr_t what;
+	uint64_t stored;
+	void *taken;
 
 	(void)state;
 	area.descriptor = 0;
@@ -217,7 +294,11 @@ static void descriptors(void **state)
 	check_descriptor();
 	pop(&what);
 	check_descriptor();
-	pcpa_section_tail(list, CPU, 0, 0);
+	pcpa_section_store(list, CPU, 0, &stored, 0);
+	check_descriptor();
+	pcpa_section_push_own(base, LIST);
+	check_descriptor();
+	pcpa_section_pop_own(LIST, &taken);
 	check_descriptor();
 }
 
@@ -227,6 +308,7 @@ int main(void)
 		cmocka_unit_test_setup(last_in_first_out, set_up),
 		cmocka_unit_test_setup(only_on_its_cpu, set_up),
 		cmocka_unit_test_setup(not_when_stopped, set_up),
+		cmocka_unit_test_setup(what_is_pushed, set_up),
 		cmocka_unit_test_setup(tails, set_up),
 		cmocka_unit_test_setup(descriptors, set_up),
 		cmocka_unit_test_setup(turned_rings, set_up),

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The sections, from the pieces of pcpalloc_inline.h.
+ *
+ * Each is: store the address of its descriptor into the rseq area, label 1, the body, one store,
+ * label 2. The abort handler (label 4, with the signature before it) lies in a text section of its
+ * own, so that the hot code is the body and nothing else. On x86-64 stores are not reordered with
+ * stores, nor loads with loads, so that a plain store publishes; on aarch64 the last store is a
+ * store-release, one instruction as well, and what is loaded depends on the list's address.
+ */
+#ifndef PCPA_RSEQ_SECTIONS_H
+#define PCPA_RSEQ_SECTIONS_H
+
+#if defined(__x86_64__)
+
+#define PCPA_AREA      (pcpa_fast.offset)
+#define PCPA_RETURN_IN "=&a" /* where a function returns it */
+
+static inline uint32_t pcpa_section_cpu(intptr_t offset)
+{
+	uint32_t cpu;
+
+	__asm__ volatile("movl %%fs:4(%1), %0" : "=r"(cpu) : "r"(offset));
+	return cpu;
+}
+
+/* By the table of our own functions, whose rows are CPUs: fewer instructions for any order. */
+#define PCPA_ASM_OWN_LIST                       \
+	"movl %%fs:4(%[area]), %k[l]\n\t"       \
+	"cmpl (%[fast]), %k[l]\n\t"             \
+	"jae %l[no]\n\t"                        \
+	"leal (%q[order], %q[l], 8), %k[l]\n\t" \
+	"movq %c[own](%[fast], %[l], 8), %[l]\n\t"
+
+/* After PCPA_ASM_FIND: the page starts a block in use, and of that order. */
+#define PCPA_ASM_TAG                      \
+	"movq 48(%[l]), %[w]\n\t"         \
+	"shlq $4, %[i]\n\t"               \
+	"cmpw %w[tag], 8(%[w], %[i])\n\t" \
+	"jne %l[no]\n\t"
+
+#define PCPA_ASM_STORE                     \
+	"cmpl %[cpu], %%fs:4(%[area])\n\t" \
+	"jne %l[again]\n\t"                \
+	"cmpq %[word], (%[list])\n\t"      \
+	"jne %l[no]\n\t"                   \
+	"movq %[value], (%[at])\n"         \
+	"2:\n\t"
+
+#else
+
+#define PCPA_AREA      (pcpa_section_area(pcpa_fast.offset))
+#define PCPA_RETURN_IN "=&r"
+
+static inline char *pcpa_section_area(intptr_t offset)
+{
+	char *thread;
+
+	__asm__("mrs %0, tpidr_el0" : "=r"(thread));
+	return thread + offset;
+}
+
+static inline uint32_t pcpa_section_cpu(intptr_t offset)
+{
+	return __atomic_load_n((uint32_t *)(void *)(pcpa_section_area(offset) + 4),
+			       __ATOMIC_RELAXED);
+}
+
+#define PCPA_ASM_OWN_LIST                         \
+	"ldr %w[l], [%[area], #4]\n\t"            \
+	"ldr %w[w], [%[fast]]\n\t"                \
+	"cmp %w[l], %w[w]\n\t"                    \
+	"b.hs %l[no]\n\t"                         \
+	"add %w[l], %w[order], %w[l], lsl #3\n\t" \
+	"add %[l], %[fast], %[l], lsl #3\n\t"     \
+	"ldr %[l], [%[l], %c[own]]\n\t"
+
+#define PCPA_ASM_TAG                       \
+	"ldr %[w], [%[l], #48]\n\t"        \
+	"add %[w], %[w], %[i], lsl #4\n\t" \
+	"ldrh %w[w], [%[w], #8]\n\t"       \
+	"cmp %w[w], %w[tag]\n\t"           \
+	"b.ne %l[no]\n\t"
+
+#define PCPA_ASM_STORE                 \
+	"ldr %w[l], [%[area], #4]\n\t" \
+	"cmp %w[l], %w[cpu]\n\t"       \
+	"b.ne %l[again]\n\t"           \
+	"ldr %[l], [%[list]]\n\t"      \
+	"cmp %[l], %[word]\n\t"        \
+	"b.ne %l[no]\n\t"              \
+	"stlr %[value], [%[at]]\n"     \
+	"2:\n\t"
+
+#endif
+
+/* One block off the list of this CPU. */
+static inline __attribute__((always_inline)) void *pcpa_section_pop(struct pcpa_lists *lists,
+								    enum pcpa_section *ret_how)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_LIST PCPA_ASM_POP
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
+			      : [area] "r"(PCPA_AREA), [lists] "r"(lists)
+			      : "memory", "cc"
+			      : no, again);
+	*ret_how = PCPA_SECTION_DONE;
+	return (void *)r;
+no:
+	*ret_how = PCPA_SECTION_NO;
+	return NULL;
+again:
+	*ret_how = PCPA_SECTION_AGAIN;
+	return NULL;
+}
+
+/* The same, of its own zone; order below pcpa_fast.orders. false: whatever the reason. */
+static inline __attribute__((always_inline)) bool pcpa_section_pop_own(unsigned order,
+								       void **ret_block)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_OWN_LIST PCPA_ASM_POP
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
+			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
+				[own] "i"(offsetof(struct pcpa_fast, own))
+			      : "memory", "cc"
+			      : no);
+	*ret_block = (void *)r;
+	return true;
+no:
+	return false;
+}
+
+/* A block of the zone of these lists, and of their order: the caller knows. */
+static inline __attribute__((always_inline)) enum pcpa_section
+pcpa_section_push(struct pcpa_lists *lists, void *block)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_LIST PCPA_ASM_PUSH
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [area] "r"(PCPA_AREA), [lists] "r"(lists), [block] "r"(block)
+			      : "memory", "cc"
+			      : no, again);
+	return PCPA_SECTION_DONE;
+no:
+	return PCPA_SECTION_NO;
+again:
+	return PCPA_SECTION_AGAIN;
+}
+
+/*
+ * A block of an order below pcpa_fast.orders. false: whatever the reason, among them that it is not
+ * in this CPU's own zone, or its tag is not that of a block in use of that order.
+ */
+static inline __attribute__((always_inline)) bool pcpa_section_push_own(void *block, unsigned order)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(no)
+				      PCPA_ASM_OWN_LIST PCPA_ASM_FIND PCPA_ASM_TAG PCPA_ASM_PUSH
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
+				[own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
+				[tag] "r"(order + pcpa_tag(PCPA_IN_USE, 0))
+			      : "memory", "cc"
+			      : no);
+	return true;
+no:
+	return false;
+}
+
+/* *at = value, if this is `cpu` and the list's word is still `word`. */
+static inline enum pcpa_section pcpa_section_store(const struct pcptune_list *list, uint32_t cpu,
+						   uint64_t word, uint64_t *at, uint64_t value)
+{
+	uint64_t l;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_STORE
+			      : [l] "=&r"(l)
+			      : [area] "r"(PCPA_AREA), [cpu] "r"(cpu), [list] "r"(list),
+				[word] "r"(word), [at] "r"(at), [value] "r"(value)
+			      : "memory", "cc"
+			      : no, again);
+	return PCPA_SECTION_DONE;
+no:
+	return PCPA_SECTION_NO;
+again:
+	return PCPA_SECTION_AGAIN;
+}
+
+_Static_assert(offsetof(struct pcpa_fast, n_cpus) == 0 &&
+		       offsetof(struct pcpa_lists, of_cpu) == 8 &&
+		       offsetof(struct pcptune_list, word) == 0 &&
+		       offsetof(struct pcptune_list, private_ring) == 16 &&
+		       offsetof(struct pcptune_list, reserved) == 24 &&
+		       offsetof(struct pcptune_list, bound) == 28 &&
+		       offsetof(struct pcptune_list, base) == 32 &&
+		       offsetof(struct pcptune_list, end) == 40 &&
+		       offsetof(struct pcptune_list, pages) == 48 &&
+		       offsetof(struct pcptune_list, mark) == 56 &&
+		       offsetof(struct pcpa_page, tag) == 8 && PCPTUNE_PAGE_SHIFT == 12,
+	       "the sections know these");
+_Static_assert(PCPA_LISTS_CPUS == PCPTUNE_MAX_CPUS - 1 &&
+		       PCPA_INLINE_ORDERS == PCPTUNE_COSTLY_ORDER + 1,
+	       "pcpalloc_inline.h knows these");
+
+#endif

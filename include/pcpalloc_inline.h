@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * pcpa_alloc() and pcpa_free() without a call, for those who want the last nanosecond.
+ *
+ *   void *pcpa_alloc_inline(unsigned order);
+ *   void pcpa_free_inline(void *block, unsigned order);
+ *
+ * They do what the exported functions do, may be mixed with them freely, and leave to them whatever
+ * is unusual: another order than 0 to 3, a list that is empty or full, an interruption, a mode
+ * without restartable sequences, the first allocation. Where they can not be had (another machine,
+ * an older compiler or C library, -DPCPA_NO_INLINE) they are the exported functions.
+ *
+ * What is checked here: a free of an address that is in no zone of ours, or not aligned to its
+ * order, is reported as by pcpa_free(). What is not: that the block was allocated, and with this
+ * order. pcpa_free() asks the page for that; here it is found out when the block reaches the zone,
+ * as with a block that is freed twice (see pcpalloc.h), and until then such a block may be handed
+ * out again. Use the exported functions, or PCPALLOC_CHECK=1, while looking for such a fault.
+ *
+ * Versions. What follows knows the lists of a CPU by offsets. The symbol PCPA_LISTS carries the
+ * version of that layout in its name. A library with another layout exports the old symbol with no
+ * CPU in it, for good: programs that were compiled before go on by the exported functions.
+ *
+ * The idea of the code: allocator/rseq.h. A section is what lies between labels 1 and 2; its last
+ * store commits. When the thread is interrupted in it, the kernel sends it to label 4, which lies
+ * in a text section apart. No instruction is locked, and nothing is called.
+ */
+#ifndef PCPALLOC_INLINE_H
+#define PCPALLOC_INLINE_H
+
+#include <pcpalloc.h>
+
+#ifndef PCPA_LISTS
+#define PCPA_LISTS pcpa_lists_1
+#endif
+#define PCPA_TEXT_OF(x) #x
+#define PCPA_TEXT(x)	PCPA_TEXT_OF(x)
+
+#if !defined(PCPA_NO_INLINE) && defined(__has_include) && \
+	((defined(__x86_64__) && !defined(__ILP32__)) ||  \
+	 (defined(__aarch64__) && !defined(__ILP32__) && !defined(__AARCH64EB__)))
+#if __has_include(<sys/rseq.h>)
+/* Outputs of `asm goto` came with gcc 11 and clang 12. */
+#if (defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11)
+#define PCPA_INLINE 1
+#endif
+#endif
+#endif
+
+#define PCPA_INLINE_ORDERS 4u
+#define PCPA_LISTS_CPUS	   8191u
+
+/*
+ * The lists of one order: for each CPU below n_cpus the one that it uses now, never NULL. n_cpus is
+ * 0 while there are none. Written by the library alone. A list is 64 bytes, at these offsets:
+ *
+ *    0  u64  word: position of the head in the low 24 bits
+ *   16  ptr  ring of block addresses; the place below the lowest block is NULL
+ *   24  u32  mask of positions
+ *   28  u32  masked position at which a push gives up
+ *   32  u64  address of the zone, 40 u64 its pages
+ *   48  ptr  page descriptors
+ *   56  u32  low half of the word before the last pop
+ */
+struct pcpa_lists {
+	uint32_t n_cpus;
+	uint32_t reserved;
+	void *of_cpu[PCPA_LISTS_CPUS];
+};
+
+#if defined(__x86_64__)
+
+#define PCPA_RSEQ_SIG "0x53053053"
+
+/* Offsets in the rseq area: cpu_id 4, rseq_cs 8. */
+#define PCPA_ASM_BEGIN(again)                          \
+	".pushsection __rseq_cs, \"aw\"\n\t"           \
+	".balign 32\n"                                 \
+	"3:\n\t"                                       \
+	".long 0, 0\n\t"                               \
+	".quad 1f, 2f - 1f, 4f\n\t"                    \
+	".popsection\n\t"                              \
+	".pushsection __rseq_cs_ptr_array, \"aw\"\n\t" \
+	".quad 3b\n\t"                                 \
+	".popsection\n\t"                              \
+	".pushsection .text.pcpa_abort, \"ax\"\n\t"    \
+	".byte 0x0f, 0xb9, 0x3d\n\t"                   \
+	".long " PCPA_RSEQ_SIG "\n"                    \
+	"4:\n\t"                                       \
+	"jmp %l[" #again "]\n\t"                       \
+	".popsection\n\t"                              \
+	"leaq 3b(%%rip), %[l]\n\t"                     \
+	"movq %[l], %%fs:8(%[area])\n"                 \
+	"1:\n\t"
+
+/* The list of this CPU. An address with an index is not forwarded as fast: hence one register. */
+#define PCPA_ASM_LIST                     \
+	"movl %%fs:4(%[area]), %k[l]\n\t" \
+	"cmpl (%[lists]), %k[l]\n\t"      \
+	"jae %l[no]\n\t"                  \
+	"movq 8(%[lists], %[l], 8), %[l]\n\t"
+
+#define PCPA_ASM_POP                     \
+	"movq (%[l]), %[w]\n\t"          \
+	"leal -1(%k[w]), %k[i]\n\t"      \
+	"andl 24(%[l]), %k[i]\n\t"       \
+	"movq 16(%[l]), %[r]\n\t"        \
+	"movq (%[r], %[i], 8), %[r]\n\t" \
+	"testq %[r], %[r]\n\t"           \
+	"je %l[no]\n\t"                  \
+	"movl %k[w], 56(%[l])\n\t"       \
+	"addq $0xffffff, %[w]\n\t"       \
+	"movq %[w], (%[l])\n"            \
+	"2:\n\t"
+
+/* i: number of the page. An address between two pages turns into a number above all others. */
+#define PCPA_ASM_FIND             \
+	"movq %[block], %[i]\n\t" \
+	"subq 32(%[l]), %[i]\n\t" \
+	"rorq $12, %[i]\n\t"      \
+	"cmpq 40(%[l]), %[i]\n\t" \
+	"jae %l[no]\n\t"
+
+#define PCPA_ASM_PUSH                        \
+	"movq (%[l]), %[w]\n\t"              \
+	"movl 24(%[l]), %k[i]\n\t"           \
+	"andl %k[w], %k[i]\n\t"              \
+	"cmpl 28(%[l]), %k[i]\n\t"           \
+	"je %l[no]\n\t"                      \
+	"movq 16(%[l]), %[r]\n\t"            \
+	"movq %[block], (%[r], %[i], 8)\n\t" \
+	"addq $0x1000001, %[w]\n\t"          \
+	"movq %[w], (%[l])\n"                \
+	"2:\n\t"
+
+#elif defined(__aarch64__)
+
+#define PCPA_RSEQ_SIG "0xd428bc00"
+
+#define PCPA_ASM_BEGIN(again)                          \
+	".pushsection __rseq_cs, \"aw\"\n\t"           \
+	".balign 32\n"                                 \
+	"3:\n\t"                                       \
+	".word 0, 0\n\t"                               \
+	".quad 1f, 2f - 1f, 4f\n\t"                    \
+	".popsection\n\t"                              \
+	".pushsection __rseq_cs_ptr_array, \"aw\"\n\t" \
+	".quad 3b\n\t"                                 \
+	".popsection\n\t"                              \
+	".pushsection .text.pcpa_abort, \"ax\"\n\t"    \
+	".inst " PCPA_RSEQ_SIG "\n"                    \
+	"4:\n\t"                                       \
+	"b %l[" #again "]\n\t"                         \
+	".popsection\n\t"                              \
+	"adrp %[l], 3b\n\t"                            \
+	"add %[l], %[l], :lo12:3b\n\t"                 \
+	"str %[l], [%[area], #8]\n"                    \
+	"1:\n\t"
+
+/*
+ * Whoever finds n_cpus set finds the table filled. What is loaded by an address that was loaded is
+ * as new as that address: whoever finds a list in the table again sees what was done to it
+ * meanwhile.
+ */
+#define PCPA_ASM_LIST                          \
+	"ldr %w[l], [%[area], #4]\n\t"         \
+	"ldar %w[w], [%[lists]]\n\t"            \
+	"cmp %w[l], %w[w]\n\t"                 \
+	"b.hs %l[no]\n\t"                      \
+	"add %[l], %[lists], %[l], lsl #3\n\t" \
+	"ldr %[l], [%[l], #8]\n\t"
+
+#define PCPA_ASM_POP                           \
+	"ldr %[w], [%[l]]\n\t"                 \
+	"ldr %w[r], [%[l], #24]\n\t"           \
+	"sub %w[i], %w[w], #1\n\t"             \
+	"and %w[i], %w[i], %w[r]\n\t"          \
+	"ldr %[r], [%[l], #16]\n\t"            \
+	"ldr %[r], [%[r], %w[i], uxtw #3]\n\t" \
+	"cbz %[r], %l[no]\n\t"                 \
+	"str %w[w], [%[l], #56]\n\t"           \
+	"mov %w[i], #0xffffff\n\t"             \
+	"add %[w], %[w], %[i]\n\t"             \
+	"stlr %[w], [%[l]]\n"                  \
+	"2:\n\t"
+
+#define PCPA_ASM_FIND                  \
+	"ldr %[i], [%[l], #32]\n\t"    \
+	"sub %[i], %[block], %[i]\n\t" \
+	"ror %[i], %[i], #12\n\t"      \
+	"ldr %[w], [%[l], #40]\n\t"    \
+	"cmp %[i], %[w]\n\t"           \
+	"b.hs %l[no]\n\t"
+
+/* The release makes other processes see a list's words in the order in which they were written. */
+#define PCPA_ASM_PUSH                              \
+	"ldr %[w], [%[l]]\n\t"                     \
+	"ldp %w[i], %w[r], [%[l], #24]\n\t"        \
+	"and %w[i], %w[i], %w[w]\n\t"              \
+	"cmp %w[i], %w[r]\n\t"                     \
+	"b.eq %l[no]\n\t"                          \
+	"ldr %[r], [%[l], #16]\n\t"                \
+	"str %[block], [%[r], %w[i], uxtw #3]\n\t" \
+	"mov %w[i], #1\n\t"                        \
+	"movk %w[i], #0x100, lsl #16\n\t"          \
+	"add %[w], %[w], %[i]\n\t"                 \
+	"stlr %[w], [%[l]]\n"                      \
+	"2:\n\t"
+
+#endif
+
+#ifdef PCPA_INLINE
+
+#include <sys/rseq.h>
+
+/* Where the C library keeps what it shares with the kernel, as the sections want it. */
+#if defined(__x86_64__)
+#define PCPA_RSEQ_AREA __rseq_offset
+#else
+#define PCPA_RSEQ_AREA ((char *)__builtin_thread_pointer() + __rseq_offset)
+#endif
+
+/*
+ * The address of PCPA_LISTS. By the global offset table, since the linker would otherwise make a
+ * copy of it in an executable; not volatile, so that it can be kept in a register.
+ */
+static inline __attribute__((always_inline)) struct pcpa_lists *pcpa_inline_lists(void)
+{
+	struct pcpa_lists *lists;
+
+#if defined(__x86_64__)
+	__asm__("movq " PCPA_TEXT(PCPA_LISTS) "@GOTPCREL(%%rip), %0" : "=r"(lists));
+#else
+	__asm__("adrp %0, :got:" PCPA_TEXT(PCPA_LISTS) "\n\tldr %0, [%0, :got_lo12:" PCPA_TEXT(
+			PCPA_LISTS) "]"
+		: "=r"(lists));
+#endif
+	return lists;
+}
+
+static inline __attribute__((always_inline)) void *pcpa_alloc_inline(unsigned order)
+{
+	void *l, *block;
+	uint64_t w, i;
+
+	if (__builtin_expect(order >= PCPA_INLINE_ORDERS, 0))
+		return pcpa_alloc(order);
+	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_LIST PCPA_ASM_POP
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(block)
+			      : [area] "r"(PCPA_RSEQ_AREA), [lists] "r"(pcpa_inline_lists() + order)
+			      : "memory", "cc"
+			      : no);
+	return block;
+no:
+	return pcpa_alloc(order);
+}
+
+static inline __attribute__((always_inline)) void pcpa_free_inline(void *block, unsigned order)
+{
+	void *l, *r;
+	uint64_t w, i;
+
+	if (__builtin_expect(order >= PCPA_INLINE_ORDERS, 0) ||
+	    __builtin_expect(order && (uintptr_t)block & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1),
+			     0))
+		goto no;
+	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_LIST PCPA_ASM_FIND PCPA_ASM_PUSH
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [area] "r"(PCPA_RSEQ_AREA),
+				[lists] "r"(pcpa_inline_lists() + order), [block] "r"(block)
+			      : "memory", "cc"
+			      : no);
+	return;
+no:
+	pcpa_free(block, order);
+}
+
+#else
+
+static inline void *pcpa_alloc_inline(unsigned order)
+{
+	return pcpa_alloc(order);
+}
+
+static inline void pcpa_free_inline(void *block, unsigned order)
+{
+	pcpa_free(block, order);
+}
+
+#endif
+#endif

@@ -212,7 +212,7 @@ install: all
 	install -m 755 $(PRELOAD) $(D)$(LIBDIR)
 	install -m 644 $(B)/lib/libpcpalloc.a $(D)$(LIBDIR)
 	install -m 755 $(POLICIES) $(D)$(LIBDIR)/pcptune/policies
-	install -m 644 include/pcpalloc.h $(D)$(INCDIR)
+	install -m 644 include/pcpalloc.h include/pcpalloc_inline.h $(D)$(INCDIR)
 	install -m 644 include/pcptune/* $(D)$(INCDIR)/pcptune
 	for f in pcpalloc pcptune; do sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|' \
 		configs/$$f.pc.in > $(D)$(LIBDIR)/pkgconfig/$$f.pc; done
@@ -225,7 +225,7 @@ install: all
 	if test -z "$(DESTDIR)" && test "$$(id -u)" = 0; then ldconfig $(LIBDIR); fi
 uninstall:
 	rm -f $(D)$(BINDIR)/pcptune $(D)$(BINDIR)/pcptuned $(D)$(LIBDIR)/libpcpalloc* \
-		$(D)$(INCDIR)/pcpalloc.h $(D)$(LIBDIR)/pkgconfig/pcpalloc.pc \
+		$(D)$(INCDIR)/pcpalloc.h $(D)$(INCDIR)/pcpalloc_inline.h $(D)$(LIBDIR)/pkgconfig/pcpalloc.pc \
 		$(D)$(LIBDIR)/pkgconfig/pcptune.pc $(D)$(UNITDIR)/pcptuned.service $(D)$(COMPDIR)/pcptune
 	rm -f $(patsubst docs/%,$(D)$(MANDIR)/man1/%,$(wildcard docs/*.1)) \
 		$(patsubst docs/%,$(D)$(MANDIR)/man3/%,$(wildcard docs/*.3)) \

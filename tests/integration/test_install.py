@@ -4,7 +4,7 @@
 from harness import *
 
 PROGRAM = """
-#include <pcpalloc.h>
+#include <pcpalloc_inline.h>
 #include <stdio.h>
 #include <string.h>
 int main(void)
@@ -15,6 +15,11 @@ int main(void)
 		return 1;
 	memset(p, 1, PCPA_PAGE_SIZE);
 	pcpa_free(p, 0);
+	p = pcpa_alloc_inline(0);
+	if (!p)
+		return 1;
+	memset(p, 1, PCPA_PAGE_SIZE);
+	pcpa_free_inline(p, 0);
 	return puts("page") < 0;
 }
 """

@@ -74,18 +74,18 @@ extern "C" {
 /* A function that is called often: by its address, without a stub between. */
 #if defined(__has_attribute)
 #if __has_attribute(noplt)
-#define PCPA_HOT PCPA_API __attribute__((noplt))
+#define PCPA_HOT __attribute__((noplt))
 #endif
 #endif
 #ifndef PCPA_HOT
-#define PCPA_HOT PCPA_API
+#define PCPA_HOT
 #endif
 
 /*
  * One block of 2^order pages, order 0 .. PCPA_MAX_ORDER, aligned to its size. The content is
  * undefined. NULL: errno ENOMEM (no memory), EINVAL (order), EAGAIN (see Signals).
  */
-PCPA_HOT void *pcpa_alloc(unsigned order);
+PCPA_API PCPA_HOT void *pcpa_alloc(unsigned order);
 
 /*
  * Gives a block back; order must be that of its allocation. NULL is ignored. An address that is
@@ -94,7 +94,7 @@ PCPA_HOT void *pcpa_alloc(unsigned order);
  * PCPALLOC_CHECK=1 or lists that are locked; else when its second copy reaches the zone, and the
  * report comes from whoever brings it there, with no caller. errno is kept.
  */
-PCPA_HOT void pcpa_free(void *block, unsigned order);
+PCPA_API PCPA_HOT void pcpa_free(void *block, unsigned order);
 
 /*
  * Up to n blocks of one order into blocks[]; returns how many were allocated, 0 .. n. Less than n

@@ -76,6 +76,7 @@ def the_man_pages_read_well_as_text():
 def the_library_page_has_every_function_of_the_header():
     declared = set(re.findall(r"\b(pcpa_\w+)\(", "\n".join(
         l for l in read("include/pcpalloc.h").splitlines() if l.startswith("PCPA_API"))))
+    declared |= set(re.findall(r"\b(pcpa_\w+_inline)\(", read("include/pcpalloc_inline.h")))
     page = read("docs/pcpalloc.3")
     assert declared == set(re.findall(r"^\.Nm (pcpa_\w+)", page, re.M)), declared
     assert declared == set(re.findall(r"^\.Fn (pcpa_\w+)", page.split(".Sh DESCRIPTION")[0], re.M))

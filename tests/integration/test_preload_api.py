@@ -139,6 +139,8 @@ def every_name_is_there_and_no_other():
     ours = {n for n in names if n.startswith("pcpa_")}
     with open(os.path.join(ROOT, "include/pcpalloc.h")) as f:
         api = set(re.findall(r"PCPA_API [^;(]*?(pcpa_\w+)\(", f.read()))
+    with open(os.path.join(ROOT, "include/pcpalloc_inline.h")) as f:
+        api.update(re.findall(r"define PCPA_LISTS (\w+)", f.read()))
     assert ours == api and len(api) > 10, ours ^ api
     assert names - ours == {
         "malloc", "calloc", "realloc", "reallocarray", "free", "cfree", "free_sized",

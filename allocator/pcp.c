@@ -14,6 +14,7 @@
  * interrupted a zone lock (pcpa_in_zone) uses the lists as far as they go without the zone.
  */
 #include <errno.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 
 #include "allocator/bulk_free.h"
@@ -25,6 +26,7 @@
 #define BULK_HOLD 64u
 #define SPINS	  100u
 #define YIELDS	  20u
+#define SLEEP_NS  1000000 /* most that a call waits for the lists of its CPU */
 #define OPS_MASK  ((UINT64_C(1) << 40) - 1)
 
 /*
@@ -92,18 +94,48 @@ void pcpa_pcp_unlock_all(void)
 		pcpa_pcp_unlock(pcpa_cpu_block(0, i));
 }
 
+void pcpa_pcp_wake(struct pcptune_cpu_block *b)
+{
+	int saved = errno;
+
+	syscall(SYS_futex, &b->pcp.lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	errno = saved;
+}
+
+/* One attempt to sleep until the lock is free; `held` is how it was seen. */
+static void sleep_for(struct pcptune_cpu_block *b, uint32_t held)
+{
+	struct timespec most = {0, SLEEP_NS};
+	int saved = errno;
+
+	if (held & PCPA_PCP_SLEEPERS ||
+	    __atomic_compare_exchange_n(&b->pcp.lock, &held, held | PCPA_PCP_SLEEPERS, false,
+					__ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		syscall(SYS_futex, &b->pcp.lock, FUTEX_WAIT_PRIVATE, held | PCPA_PCP_SLEEPERS,
+			&most, NULL, 0);
+	errno = saved;
+}
+
 /*
  * The caller's try. Whoever holds the lists of our CPU has most likely lost this very CPU to us in
- * the midst of it and, left alone, would keep them locked for a whole time slice: millions of calls
- * that all go to the zone. So let it run once. A second failure is a remote owner, or ourselves
- * below a signal handler: to the zone, as the kernel does.
+ * the midst of it and, left alone, would keep them locked until its turn comes again: millions of
+ * calls that all go to the zone. A yield does not bring it back, since the scheduler prefers those
+ * who had less time than it. So sleep until it lets go: once all who come by here sleep, the CPU is
+ * its own. If that takes long the holder is elsewhere: to the zone, as the kernel does. And at once
+ * for a remote owner, and below a signal handler that interrupted the holder.
  */
 static __attribute__((noinline, cold)) bool enter_hard(struct pcptune_cpu_block *b)
 {
-	if (pcpa_in_zone)
+	uint32_t held = pcpa_get(&b->pcp.lock), none = 0;
+
+	if (pcpa_in_zone || (held & ~PCPA_PCP_SLEEPERS) == pcpa_pcp_me() ||
+	    pcpa_get(&pcpa_words(b)->stop))
 		return false;
-	pcpa_yield();
-	return pcpa_pcp_try(b);
+	if (held)
+		sleep_for(b, held);
+	/* whoever slept can not know whether others still do */
+	return __atomic_compare_exchange_n(&b->pcp.lock, &none, pcpa_pcp_me() | PCPA_PCP_SLEEPERS,
+					   false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
 bool pcpa_pcp_enter(struct pcptune_cpu_block *b)

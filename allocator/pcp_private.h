@@ -8,16 +8,40 @@
 
 #include "allocator/pcp.h"
 
+/* Wakes one who sleeps for pcp.lock. */
+void pcpa_pcp_wake(struct pcptune_cpu_block *b);
+
 #define PCPA_MAX_MOVE (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE)
+
+/*
+ * pcp.lock is 0, or says who holds it, so that a signal handler knows when it interrupted the holder:
+ * the address of a thread-local word, shortened. Two threads that look the same merely do not wait
+ * for each other. Bit 0: somebody sleeps for it.
+ */
+#define PCPA_PCP_SLEEPERS 1u
+
+static inline uint32_t pcpa_pcp_me(void)
+{
+	return (uint32_t)((uintptr_t)&pcpa_in_zone >> 4) << 2 | 2;
+}
 
 static inline bool pcpa_pcp_try(struct pcptune_cpu_block *b)
 {
-	return !pcpa_get(&b->pcp.lock) && !__atomic_exchange_n(&b->pcp.lock, 1, __ATOMIC_ACQUIRE);
+	uint32_t free_word = 0;
+
+	return !pcpa_get(&b->pcp.lock) &&
+	       __atomic_compare_exchange_n(&b->pcp.lock, &free_word, pcpa_pcp_me(), false,
+					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
+/* Somebody who fell asleep between the look and the store is woken by his timeout. */
 static inline void pcpa_pcp_leave(struct pcptune_cpu_block *b)
 {
+	uint32_t held = pcpa_get(&b->pcp.lock);
+
 	__atomic_store_n(&b->pcp.lock, 0, __ATOMIC_RELEASE);
+	if (__builtin_expect(held & PCPA_PCP_SLEEPERS, 0))
+		pcpa_pcp_wake(b);
 }
 
 /* Zone and slot of a block. */

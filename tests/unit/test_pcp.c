@@ -15,7 +15,7 @@
 #include <pcptune/rules.h>
 
 #include "allocator/limits.h"
-#include "allocator/pcp.h"
+#include "allocator/pcp_private.h"
 
 static struct pcptune_cpu_block *cpu(void)
 {
@@ -519,6 +519,60 @@ static void a_long_wait_for_lists_leaves_the_cpu(void **state)
 			 0);
 }
 
+static void *alloc_and_free(void *unused)
+{
+	void *block = pcpa_alloc(0);
+
+	CHECK(block);
+	pcpa_free(block, 0);
+	return unused;
+}
+
+/*
+ * A call that finds the lists of its CPU held sleeps for them, so that the holder has the CPU, and
+ * takes them when it is let in, or goes to the zone when that takes long; one by the holder itself,
+ * as from a signal handler, goes there at once.
+ */
+static void held_child(void)
+{
+	struct pcptune_cpu_block *b;
+	pthread_t t;
+	void *block;
+
+	pcpa_free(pcpa_alloc(0), 0);
+	b = pcpa_cpu_block(0, 0);
+	CHECK(pcpa_pcp_try(b));
+	block = pcpa_alloc(0);
+	CHECK(block && b->zctr.pcp_busy == 1 && b->zctr.alloc_direct == 1);
+	pcpa_free(block, 0);
+	CHECK(b->zctr.pcp_busy == 2 && b->zctr.free_direct == 1);
+	CHECK(!(pcpa_get(&b->pcp.lock) & PCPA_PCP_SLEEPERS));
+	/* nobody lets go: both calls of the other thread find their way */
+	CHECK(!pthread_create(&t, NULL, alloc_and_free, NULL));
+	pthread_join(t, NULL);
+	CHECK(b->zctr.pcp_busy == 4 && b->zctr.alloc_direct == 2 && b->zctr.free_direct == 2);
+	CHECK(pcpa_get(&b->pcp.lock) == (pcpa_pcp_me() | PCPA_PCP_SLEEPERS));
+	pcpa_pcp_leave(b);
+	CHECK(!pcpa_get(&b->pcp.lock));
+	/* once it sleeps, we let go */
+	for (int i = 0; i < 20; i++) {
+		CHECK(pcpa_pcp_try(b));
+		CHECK(!pthread_create(&t, NULL, alloc_and_free, NULL));
+		while (!(pcpa_get(&b->pcp.lock) & PCPA_PCP_SLEEPERS))
+			sched_yield();
+		pcpa_pcp_leave(b);
+		pthread_join(t, NULL);
+		CHECK(!pcpa_get(&b->pcp.lock));
+	}
+	CHECK_AUDIT();
+}
+
+static void held_lists(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(held_child, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_AGENT=0")), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -538,6 +592,7 @@ int main(void)
 		cmocka_unit_test(no_descriptor_left),
 		cmocka_unit_test(ranges),
 		cmocka_unit_test(a_long_wait_for_lists_leaves_the_cpu),
+		cmocka_unit_test(held_lists),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a pair of pcpa_alloc(0) and pcpa_free() costs, in both modes of the lists, beside the least
- * that a machine can do: a bare stack for each CPU, popped and pushed by restartable sequences,
- * with no statistics, no bounds and no checks.
+ * What the lists cost: a pair of one allocation and one free, by the inline functions, the exported
+ * ones, with every free checked, and with lists that are locked, beside the least that a machine
+ * can do: bare stacks (bench/peers_stacks.h) with no statistics, no bounds and no checks, for each
+ * thread (tls), for each CPU by restartable sequences (bare; called: the same behind a function),
+ * and for each CPU under a lock (trylock).
  *
- *   lists [--bulk-free] [ROUNDS]    default 5
+ *   lists [--bulk-free] [ROUNDS]    default 40
  *
  * With --bulk-free the three ways in which a drain can hand its blocks to the zone
- * (PCPALLOC_BULK_FREE) are compared instead of the modes, where drains are what counts: with a high
- * so small that lists overflow in every burst. Bursts of 4096 overflow the zone's depot, too, so
- * that blocks are merged and split again.
+ * (PCPALLOC_BULK_FREE) are compared instead, where drains are what counts: with a high so small
+ * that lists overflow in every burst. Bursts of 4096 overflow the zone's depot, too, so that blocks
+ * are merged and split again.
  *
- * Each round runs every variant in a process of its own, one after the other, so that whatever
- * else the machine does falls on all of them; shown are the medians over the rounds. Times are CPU
- * time of the threads, summed, for each pair; blocks are not touched.
+ * Each variant of each pattern has a process of its own, which lives as long as the comparison and
+ * runs a few thousand pairs when it is its turn. The variants of a pattern take turns, so that
+ * whatever else the machine does falls on all of them. Times are CPU time of the threads, summed,
+ * for each pair (of an exchange: time, for each block); blocks are not touched. Shown are the
+ * least, which is what the code costs when nothing disturbs it, and the median over the rounds.
  */
-#include <pcpalloc.h>
+#include <pcpalloc_inline.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,308 +28,259 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined(__x86_64__) && defined(__has_include)
-#if __has_include(<sys/rseq.h>)
-#include <sys/rseq.h>
-#define BARE 1
-#endif
-#endif
+#include "bench/peers_stacks.h"
+#include "bench/peers_patterns.h"
 
-#define BURST_MOST  4096
-#define STACK_MOST  32768
-#define CPUS_MOST   1024
-#define ROUNDS_MOST 99
+#define THREADS_MOST 64u
+#define BURST_MOST   4096u
+#define ROUNDS_MOST  999
 
-enum variant { BARE_STACK, BY_RSEQ, LOCKED, TWO_PASS, PREFETCH, DROP_THROUGH, VARIANTS };
-enum pattern {
-	PAIR,
-	BURST_256,
-	BURST_4096,
-	TWO,
-	SIXTY_FOUR,
-	HIGH_64,
-	HIGH_200,
-	FEW_64,
-	FEW_200,
-	DEEP_200,
-	DEEP_2000,
-	PATTERNS
+static __attribute__((noinline)) void *called_take(unsigned order)
+{
+	return rseq_take(order);
+}
+
+static __attribute__((noinline)) void called_give(void *p, unsigned order)
+{
+	rseq_give(p, order);
+}
+
+SUBJECT(tls, tls_take, tls_give);
+SUBJECT(bare, rseq_take, rseq_give);
+SUBJECT(called, called_take, called_give);
+SUBJECT(trylock, trylock_take, trylock_give);
+SUBJECT(exported, pcpa_alloc, pcpa_free);
+SUBJECT(inlined, pcpa_alloc_inline, pcpa_free_inline);
+
+/* ---- what is compared ---- */
+
+enum variant {
+	TLS,
+	BARE,
+	CALLED,
+	TRYLOCK,
+	INLINED,
+	EXPORTED,
+	CHECKED,
+	LOCKED,
+	TWO_PASS,
+	PREFETCH,
+	DROP_THROUGH,
+	VARIANTS
 };
 
 static const struct {
-	const char *name, *bulk_free; /* NULL: the default */
-} variants[VARIANTS] = {
-	[BARE_STACK] = {"bare", NULL},	       [BY_RSEQ] = {"rseq", NULL},
-	[LOCKED] = {"locked", NULL},	       [TWO_PASS] = {"two-pass", "two-pass"},
-	[PREFETCH] = {"prefetch", "prefetch"}, [DROP_THROUGH] = {"drop-through", "drop-through"},
-};
-
-/* What is compared: with --bulk-free, and without. */
-struct comparison {
-	const char *title;
-	unsigned n_variants, n_patterns;
-	enum variant variant[VARIANTS];
-	enum pattern pattern[PATTERNS];
-};
-
-static const struct comparison comparisons[2] = {
-	{"rseq / bare",
-	 3,
-	 7,
-	 {BARE_STACK, BY_RSEQ, LOCKED},
-	 {PAIR, BURST_256, BURST_4096, TWO, SIXTY_FOUR, HIGH_64, HIGH_200}},
-	{"two-pass / bare",
-	 4,
-	 6,
-	 {BARE_STACK, TWO_PASS, PREFETCH, DROP_THROUGH},
-	 {FEW_64, FEW_200, DEEP_200, DEEP_2000, HIGH_64, HIGH_200}},
-};
-
-struct shape {
 	const char *name;
-	unsigned threads, burst, pairs; /* pairs of each thread */
-	unsigned high;			/* 0: as it is */
+	const struct units *units;
+	const char *setting, *value; /* of the environment; NULL: a bare stack */
+	uint32_t mode;		     /* that must come of it */
+} variants[VARIANTS] = {
+	[TLS] = {"tls", &tls_units, NULL, NULL, 0},
+	[BARE] = {"bare", &bare_units, NULL, NULL, 0},
+	[CALLED] = {"called", &called_units, NULL, NULL, 0},
+	[TRYLOCK] = {"trylock", &trylock_units, NULL, NULL, 0},
+	[INLINED] = {"inline", &inlined_units, "PCPALLOC_MODE", "rseq", 2},
+	[EXPORTED] = {"exported", &exported_units, "PCPALLOC_MODE", "rseq", 2},
+	[CHECKED] = {"checked", &exported_units, "PCPALLOC_CHECK", "1", 1},
+	[LOCKED] = {"locked", &exported_units, "PCPALLOC_MODE", "locked", 1},
+	[TWO_PASS] = {"two-pass", &exported_units, "PCPALLOC_BULK_FREE", "two-pass", 2},
+	[PREFETCH] = {"prefetch", &exported_units, "PCPALLOC_BULK_FREE", "prefetch", 2},
+	[DROP_THROUGH] = {"drop-through", &exported_units, "PCPALLOC_BULK_FREE", "drop-through", 2},
 };
 
-static const struct shape shapes[PATTERNS] = {
-	[PAIR] = {"pair", 1, 1, 4000000, 0},
-	[BURST_256] = {"burst 256", 1, 256, 4000000, 0},
-	[BURST_4096] = {"burst 4096", 1, 4096, 4000000, 0},
-	[TWO] = {"2 threads", 2, 32, 2000000, 0},
-	[SIXTY_FOUR] = {"64 threads", 64, 32, 100000, 0},
-	[HIGH_64] = {"64 threads, high 64", 64, 128, 100000, 64},
-	[HIGH_200] = {"64 threads, high 200", 64, 256, 100000, 200},
-	[FEW_64] = {"burst 128, high 64", 1, 128, 2000000, 64},
-	[FEW_200] = {"burst 256, high 200", 1, 256, 2000000, 200},
-	[DEEP_200] = {"burst 4096, high 200", 1, 4096, 2000000, 200},
-	[DEEP_2000] = {"burst 4096, high 2000", 1, 4096, 2000000, 2000},
+enum kind { PAIRS, BURSTS, MIXED, EXCHANGE };
+
+static const struct shape {
+	const char *name;
+	enum kind kind;
+	unsigned threads, burst;
+	unsigned high; /* 0: as it is */
+	bool bulk_free;
+} shapes[] = {
+	{"pair", PAIRS, 1, 1, 0, false},
+	{"burst 32", BURSTS, 1, 32, 0, false},
+	{"burst 256", BURSTS, 1, 256, 0, false},
+	{"burst 4096", BURSTS, 1, 4096, 0, false},
+	{"orders 0-3 mixed", MIXED, 1, 1, 0, false},
+	{"producer, consumer", EXCHANGE, 2, 1, 0, false},
+	{"2 threads", BURSTS, 2, 32, 0, false},
+	{"8 threads", BURSTS, 8, 32, 0, false},
+	{"64 threads", BURSTS, 64, 32, 0, false},
+	{"burst 128, high 64", BURSTS, 1, 128, 64, true},
+	{"burst 256, high 200", BURSTS, 1, 256, 200, true},
+	{"burst 4096, high 200", BURSTS, 1, 4096, 200, true},
+	{"burst 4096, high 2000", BURSTS, 1, 4096, 2000, true},
+	{"64 threads, high 64", BURSTS, 64, 128, 64, true},
+	{"64 threads, high 200", BURSTS, 64, 256, 200, true},
+};
+#define SHAPES (sizeof(shapes) / sizeof(*shapes))
+
+/* The first of each is what the others are compared to. */
+static const struct {
+	unsigned n;
+	enum variant variant[VARIANTS];
+} comparisons[2] = {
+	{8, {BARE, TLS, CALLED, TRYLOCK, INLINED, EXPORTED, CHECKED, LOCKED}},
+	{4, {BARE, TWO_PASS, PREFETCH, DROP_THROUGH}},
 };
 
-/* ---- the bare stack ---- */
+/* ---- one sample, in the process of its variant ---- */
 
-struct stack {
-	uint64_t n;
-	void *block[STACK_MOST];
-} __attribute__((aligned(128)));
+static struct worker workers[THREADS_MOST];
+static const struct shape *shape;
+static const struct units *units;
+static uint64_t thread_ns[THREADS_MOST];
+static pthread_barrier_t barrier;
 
-static struct stack *stacks;
-
-#ifdef BARE
-#define SECTION                                \
-	".pushsection __rseq_cs, \"aw\"\n\t"   \
-	".balign 32\n"                         \
-	"3:\n\t"                               \
-	".long 0, 0\n\t"                       \
-	".quad 1f, 2f - 1f, 4f\n\t"            \
-	".popsection\n\t"                      \
-	".pushsection .text.abort, \"ax\"\n\t" \
-	".byte 0x0f, 0xb9, 0x3d\n\t"           \
-	".long 0x53053053\n"                   \
-	"4:\n\t"                               \
-	"jmp %l[again]\n\t"                    \
-	".popsection\n\t"                      \
-	"leaq 3b(%%rip), %[a]\n\t"             \
-	"movq %[a], %%fs:8(%[rseq])\n"         \
-	"1:\n\t"                               \
-	"cmpl %[cpu], %%fs:4(%[rseq])\n\t"     \
-	"jne %l[again]\n\t"
-
-static inline uint32_t this_cpu(void)
-{
-	uint32_t cpu;
-
-	__asm__ volatile("movl %%fs:4(%1), %0" : "=r"(cpu) : "r"(__rseq_offset));
-	return cpu;
-}
-
-static __attribute__((noinline)) void *bare_pop(unsigned order)
-{
-	uint64_t a, block;
-	struct stack *s;
-	uint32_t cpu;
-
-	(void)order;
-again:
-	cpu = this_cpu();
-	s = &stacks[cpu];
-	__asm__ volatile goto(
-		SECTION "movq %[n], %[a]\n\t"
-			"testq %[a], %[a]\n\t"
-			"je %l[none]\n\t"
-			"movq -8(%[base], %[a], 8), %[block]\n\t"
-			"decq %[a]\n\t"
-			"movq %[a], %[n]\n"
-			"2:\n\t"
-		: [a] "=&r"(a), [block] "=&r"(block)
-		: [rseq] "r"(__rseq_offset), [cpu] "r"(cpu), [n] "m"(s->n), [base] "r"(s->block)
-		: "memory", "cc"
-		: again, none);
-	return (void *)block;
-none:
-	return NULL;
-}
-
-static __attribute__((noinline)) void bare_push(void *block, unsigned order)
-{
-	struct stack *s;
-	uint32_t cpu;
-	uint64_t a;
-
-	(void)order;
-again:
-	cpu = this_cpu();
-	s = &stacks[cpu];
-	__asm__ volatile goto(SECTION "movq %[n], %[a]\n\t"
-				      "cmpq %[most], %[a]\n\t"
-				      "jae %l[full]\n\t"
-				      "movq %[block], (%[base], %[a], 8)\n\t"
-				      "incq %[a]\n\t"
-				      "movq %[a], %[n]\n"
-				      "2:\n\t"
-			      : [a] "=&r"(a)
-			      : [rseq] "r"(__rseq_offset), [cpu] "r"(cpu), [n] "m"(s->n),
-				[base] "r"(s->block), [most] "i"(STACK_MOST), [block] "r"(block)
-			      : "memory", "cc"
-			      : again, full);
-full:
-	return;
-}
-
-static bool bare_start(void)
-{
-	if (!__rseq_size)
-		return false;
-	stacks = calloc(CPUS_MOST, sizeof(*stacks));
-	for (int cpu = 0; stacks && cpu < CPUS_MOST && cpu < sysconf(_SC_NPROCESSORS_CONF); cpu++)
-		for (stacks[cpu].n = 0; stacks[cpu].n < STACK_MOST / 2; stacks[cpu].n++)
-			stacks[cpu].block[stacks[cpu].n] = stacks;
-	return stacks;
-}
-#else
-static void *bare_pop(unsigned order)
-{
-	return order ? stacks : NULL;
-}
-
-static void bare_push(void *block, unsigned order)
-{
-	(void)block, (void)order;
-}
-
-static bool bare_start(void)
-{
-	return false;
-}
-#endif
-
-/* ---- one pattern ---- */
-
-struct job {
-	const struct shape *shape;
-	enum variant variant;
-	double ns; /* out: CPU time of the thread */
-};
-
-static double cpu_ns(void)
+static uint64_t cpu_ns(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+	clock_gettime(shape->kind == EXCHANGE ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-#define LOOP(take, put)                                                      \
-	do {                                                                 \
-		for (unsigned done = 0; done < s->pairs; done += s->burst) { \
-			for (unsigned i = 0; i < s->burst; i++)              \
-				blocks[i] = take(0);                         \
-			for (unsigned i = 0; i < s->burst; i++)              \
-				put(blocks[i], 0);                           \
-		}                                                            \
-	} while (0)
+static void unit(struct worker *w)
+{
+	switch (shape->kind) {
+	case PAIRS:
+		units->pair(w);
+		return;
+	case BURSTS:
+		units->burst[false][false](w);
+		return;
+	case MIXED:
+		units->mixed(w);
+		return;
+	default:
+		units->exchange(w);
+	}
+}
 
+/* An exchange is one unit in both threads, so that nothing is left in the ring. */
 static void *work(void *arg)
 {
-	struct job *j = arg;
-	const struct shape *s = j->shape;
-	void *blocks[BURST_MOST];
-	double start = cpu_ns();
+	struct worker *w = arg;
+	uint64_t start;
 
-	if (j->variant == BARE_STACK)
-		LOOP(bare_pop, bare_push);
-	else
-		LOOP(pcpa_alloc, pcpa_free);
-	j->ns = cpu_ns() - start;
+	if (shape->threads > 1)
+		pthread_barrier_wait(&barrier);
+	start = cpu_ns();
+	unit(w);
+	thread_ns[w->index] = cpu_ns() - start;
 	return NULL;
 }
 
-static double run(enum variant v, const struct shape *s)
+static double sample(void)
 {
-	pthread_t threads[64];
-	struct job jobs[64];
-	double sum = 0;
+	pthread_t threads[THREADS_MOST];
+	uint64_t ns = 0, pairs = 0;
 
-	if (v != BARE_STACK && s->high)
-		pcpa_set_limits(s->high, s->high, s->high, 0);
-	for (unsigned i = 0; i < s->threads; i++) {
-		jobs[i] = (struct job){s, v, 0};
-		if (pthread_create(&threads[i], NULL, work, &jobs[i]))
-			exit(1);
+	for (unsigned i = 0; i < shape->threads; i++)
+		workers[i].pairs = 0;
+	if (shape->threads == 1)
+		work(&workers[0]);
+	for (unsigned i = 0; i < shape->threads && shape->threads > 1; i++)
+		if (pthread_create(&threads[i], NULL, work, &workers[i]))
+			_exit(1);
+	for (unsigned i = 0; i < shape->threads; i++) {
+		if (shape->threads > 1)
+			pthread_join(threads[i], NULL);
+		if (workers[i].failed)
+			_exit(1);
+		ns += thread_ns[i];
+		pairs += workers[i].pairs;
 	}
-	for (unsigned i = 0; i < s->threads; i++) {
-		pthread_join(threads[i], NULL);
-		sum += jobs[i].ns;
+	return (double)ns / (double)pairs / (shape->kind == EXCHANGE ? 2 : 1);
+}
+
+/* Is this variant to be had here? */
+static bool set_up(enum variant v)
+{
+	struct pcpa_stats stats = {.size = sizeof(stats)};
+
+	units = variants[v].units;
+	mix_init();
+	pthread_barrier_init(&barrier, NULL, shape->threads);
+	for (unsigned i = 0; i < shape->threads; i++) {
+		workers[i].index = i;
+		workers[i].n = shape->burst;
+		workers[i].block = calloc(BURST_MOST, sizeof(void *));
+		if (!workers[i].block)
+			return false;
 	}
-	return sum / ((double)s->pairs * s->threads);
+	if (!variants[v].setting)
+		return stacks_init() && ((v != BARE && v != CALLED) || !rseq_missing());
+	setenv("PCPTUNE_SOCKET", "", 1);
+	setenv(variants[v].setting, variants[v].value, 1);
+	pcpa_free(pcpa_alloc(0), 0);
+	if (shape->high && pcpa_set_limits(shape->high, shape->high, shape->high, 0))
+		return false;
+	return !pcpa_get_stats(&stats) && stats.mode == variants[v].mode;
+}
+
+/* A byte comes for every sample; end of file is the end. -1: not to be had. */
+static void serve(enum variant v, int in, int out)
+{
+	bool have = set_up(v);
+	char turn;
+
+	for (int i = 0; i < 8 && have; i++)
+		sample();
+	while (read(in, &turn, 1) == 1) {
+		double ns = have ? sample() : -1;
+
+		if (write(out, &ns, sizeof(ns)) != sizeof(ns))
+			break;
+	}
+	_exit(0);
 }
 
 /* ---- rounds ---- */
 
-/* In a child. -1 in a result: this variant can not be had here. */
-static void run_all(const struct comparison *c, enum variant v, double *ret_ns)
+struct child {
+	pid_t pid;
+	int ask, answer;
+	double ns[ROUNDS_MOST];
+};
+
+static bool start(struct child *c, enum variant v)
 {
-	struct pcpa_stats stats = {.size = sizeof(stats)};
-	bool have = true;
+	int ask[2], answer[2];
 
-	setenv("PCPTUNE_SOCKET", "", 1);
-	setenv("PCPALLOC_MODE", v == LOCKED ? "locked" : "rseq", 1);
-	if (variants[v].bulk_free)
-		setenv("PCPALLOC_BULK_FREE", variants[v].bulk_free, 1);
-	if (v == BARE_STACK)
-		have = bare_start();
-	else
-		pcpa_free(pcpa_alloc(0), 0);
-	if (v == BY_RSEQ)
-		have = !pcpa_get_stats(&stats) && stats.mode == 2;
-	for (unsigned i = 0; i < c->n_patterns; i++) {
-		const struct shape *s = &shapes[c->pattern[i]];
-
-		if (have)
-			run(v, &(struct shape){"", s->threads, s->burst, 8192, s->high});
-		ret_ns[i] = have ? run(v, s) : -1;
+	if (pipe(ask))
+		return false;
+	if (pipe(answer)) {
+		close(ask[0]);
+		close(ask[1]);
+		return false;
 	}
+	c->pid = fork();
+	if (!c->pid) {
+		close(ask[1]);
+		close(answer[0]);
+		serve(v, ask[0], answer[1]);
+	}
+	close(ask[0]);
+	close(answer[1]);
+	c->ask = ask[1];
+	c->answer = answer[0];
+	return c->pid > 0;
 }
 
-static bool in_child(const struct comparison *c, enum variant v, double *ret_ns)
+/* All are told before one is waited for, since those that came later know its pipe, too. */
+static bool stop(struct child *children, unsigned n)
 {
-	int pipes[2], status;
-	bool ok;
-	pid_t pid;
+	bool ok = true;
+	int status;
 
-	if (pipe(pipes))
-		return false;
-	pid = fork();
-	if (!pid) {
-		double ns[PATTERNS] = {0};
-
-		run_all(c, v, ns);
-		_exit(write(pipes[1], ns, sizeof(ns)) != sizeof(ns));
+	for (unsigned i = 0; i < n; i++) {
+		close(children[i].ask);
+		close(children[i].answer);
 	}
-	close(pipes[1]);
-	ok = pid > 0 && read(pipes[0], ret_ns, PATTERNS * sizeof(double)) ==
-				PATTERNS * (ssize_t)sizeof(double);
-	close(pipes[0]);
-	return pid > 0 && waitpid(pid, &status, 0) == pid && ok && !status;
+	for (unsigned i = 0; i < n; i++)
+		ok &= waitpid(children[i].pid, &status, 0) == children[i].pid && !status;
+	return ok;
 }
 
 static int compare(const void *a, const void *b)
@@ -336,68 +290,71 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static double median(const double *v, int n)
+/* Each with its least and its median, and these divided by those of the first. */
+static void show(struct child *children, unsigned n, int rounds)
 {
-	double sorted[ROUNDS_MOST];
+	double least0 = children[0].ns[0], median0 = children[0].ns[rounds / 2];
 
-	memcpy(sorted, v, (size_t)n * sizeof(*v));
-	qsort(sorted, (size_t)n, sizeof(*sorted), compare);
-	return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
+	printf("%-22s", shape->name);
+	for (unsigned i = 0; i < n; i++) {
+		double least = children[i].ns[0], median = children[i].ns[rounds / 2];
 
-static void show(const struct comparison *c, double ns[PATTERNS][VARIANTS][ROUNDS_MOST], int rounds)
-{
-	printf("%-22s", "ns a pair, CPU time");
-	for (unsigned v = 0; v < c->n_variants; v++)
-		printf(" %12s", variants[c->variant[v]].name);
-	printf("   %s\n", c->title);
-	for (unsigned p = 0; p < c->n_patterns; p++) {
-		double m[VARIANTS];
-
-		printf("%-22s", shapes[c->pattern[p]].name);
-		for (unsigned v = 0; v < c->n_variants; v++) {
-			m[v] = median(ns[p][v], rounds);
-			if (m[v] < 0)
-				printf(" %12s", "-");
-			else
-				printf(" %12.2f", m[v]);
-		}
-		if (m[0] > 0 && m[1] > 0)
-			printf("   %.2f", m[1] / m[0]);
-		printf("\n");
+		if (least < 0)
+			printf("  %-22s", "-");
+		else if (least0 < 0)
+			printf("  %6.2f %6.2f %8s", least, median, "");
+		else
+			printf("  %6.2f %6.2f %4.2f %4.2f", least, median, least / least0,
+			       median / median0);
 	}
+	printf("\n");
+	fflush(stdout);
 }
 
-static bool run_round(const struct comparison *c, double ns[PATTERNS][VARIANTS][ROUNDS_MOST],
-		      int round)
+static bool run(unsigned comparison, int rounds)
 {
-	for (unsigned v = 0; v < c->n_variants; v++) {
-		double one[PATTERNS];
+	static struct child children[VARIANTS];
+	unsigned n = comparisons[comparison].n;
+	bool ok = true;
 
-		if (!in_child(c, c->variant[v], one))
+	for (unsigned i = 0; i < n; i++)
+		if (!start(&children[i], comparisons[comparison].variant[i]))
 			return false;
-		for (unsigned p = 0; p < c->n_patterns; p++)
-			ns[p][v][round] = one[p];
-	}
-	return true;
+	for (int round = 0; round < rounds && ok; round++)
+		for (unsigned i = 0; i < n && ok; i++)
+			ok = write(children[i].ask, "", 1) == 1 &&
+			     read(children[i].answer, &children[i].ns[round], sizeof(double)) ==
+				     sizeof(double);
+	ok &= stop(children, n);
+	for (unsigned i = 0; i < n; i++)
+		qsort(children[i].ns, (size_t)rounds, sizeof(double), compare);
+	if (ok)
+		show(children, n, rounds);
+	return ok;
 }
 
 int main(int argc, char **argv)
 {
-	static double ns[PATTERNS][VARIANTS][ROUNDS_MOST];
 	bool bulk_free = argc > 1 && !strcmp(argv[1], "--bulk-free");
-	const struct comparison *c = &comparisons[bulk_free];
-	int rounds = argc > 1 + bulk_free ? atoi(argv[1 + bulk_free]) : 5;
+	int rounds = argc > 1 + bulk_free ? atoi(argv[1 + bulk_free]) : 40;
 
 	if (rounds < 1 || rounds > ROUNDS_MOST) {
 		fprintf(stderr, "lists: ROUNDS is 1 to %d\n", ROUNDS_MOST);
 		return 2;
 	}
-	for (int round = 0; round < rounds; round++)
-		if (!run_round(c, ns, round)) {
+	printf("ns a pair: least, median, and the ratio of both to the first\n%-22s", "");
+	for (unsigned i = 0; i < comparisons[bulk_free].n; i++)
+		printf("  %-22s", variants[comparisons[bulk_free].variant[i]].name);
+	printf("\n");
+	for (unsigned i = 0; i < SHAPES; i++) {
+		shape = &shapes[i];
+		if (bulk_free && !shape->bulk_free)
+			continue;
+		fflush(stdout);
+		if (!run(bulk_free, rounds)) {
 			fprintf(stderr, "lists: a child failed\n");
 			return 1;
 		}
-	show(c, ns, rounds);
+	}
 	return 0;
 }

@@ -104,6 +104,7 @@ static bool make_tables(void)
 static void set_cpus(uint32_t n)
 {
 	for (unsigned list = 0; list < PCPTUNE_N_LISTS; list++) {
+		pcpa_home_lists[list].align = (PCPA_PAGE_SIZE << pcpa_list_orders[list]) - 1;
 		__atomic_store_n(&pcpa_home_lists[list].n_cpus, n, __ATOMIC_RELEASE);
 		for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 			__atomic_store_n(&pcpa_fast.zone[i][list].n_cpus, n, __ATOMIC_RELEASE);

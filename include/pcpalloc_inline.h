@@ -63,7 +63,7 @@
  */
 struct pcpa_lists {
 	uint32_t n_cpus;
-	uint32_t reserved;
+	uint32_t align; /* bits that are 0 in the address of such a block */
 	void *of_cpu[PCPA_LISTS_CPUS];
 };
 
@@ -163,7 +163,7 @@ struct pcpa_lists {
  */
 #define PCPA_ASM_LIST                          \
 	"ldr %w[l], [%[area], #4]\n\t"         \
-	"ldar %w[w], [%[lists]]\n\t"            \
+	"ldar %w[w], [%[lists]]\n\t"           \
 	"cmp %w[l], %w[w]\n\t"                 \
 	"b.hs %l[no]\n\t"                      \
 	"add %[l], %[lists], %[l], lsl #3\n\t" \
@@ -256,17 +256,19 @@ no:
 
 static inline __attribute__((always_inline)) void pcpa_free_inline(void *block, unsigned order)
 {
+	struct pcpa_lists *lists = pcpa_inline_lists() + order;
 	void *l, *r;
 	uint64_t w, i;
 
-	if (__builtin_expect(order >= PCPA_INLINE_ORDERS, 0) ||
-	    __builtin_expect(order && (uintptr_t)block & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1),
-			     0))
+	if (__builtin_expect(order >= PCPA_INLINE_ORDERS, 0))
+		goto no;
+	/* that it is at a page is seen in the section */
+	if (!(__builtin_constant_p(order) && !order) &&
+	    __builtin_expect((uintptr_t)block & lists->align, 0))
 		goto no;
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_LIST PCPA_ASM_FIND PCPA_ASM_PUSH
 			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
-			      : [area] "r"(PCPA_RSEQ_AREA),
-				[lists] "r"(pcpa_inline_lists() + order), [block] "r"(block)
+			      : [area] "r"(PCPA_RSEQ_AREA), [lists] "r"(lists), [block] "r"(block)
 			      : "memory", "cc"
 			      : no);
 	return;

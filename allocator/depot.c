@@ -101,71 +101,100 @@ bool pcpa_depot_has_shared(const struct pcpa_zone *z)
 
 /* ---- out of the depot ---- */
 
-/*
- * Up to `left` blocks, newest first, to the places left - 1 and below. Returns how many. What does
- * not change is kept in locals, here and in push_all(): the compiler can not know that the words
- * which are written are none of those.
- */
-static uint32_t pop(const struct pcpa_zone *z, struct stack *s, uint32_t left,
-		    const struct pcpa_places *to)
+/* Place i of n. */
+static inline uint64_t *place_of(const struct pcpa_places *to, uint32_t i, uint32_t n)
 {
-	uint32_t n = s->n, m = n < left ? n : left, from = s->bottom + n - m, mask = s->mask;
-	uint32_t at = to->at + left - m, ring_mask = to->mask;
-	uint64_t *ring = to->ring;
-	uintptr_t base = z->base;
-
-	for (uint32_t i = 0; i < m; i++)
-		ring[(at + i) & ring_mask] =
-			base + ((uintptr_t)s->pfn[(from + i) & mask] << PCPTUNE_PAGE_SHIFT);
-	n -= m;
-	pcpa_put(&s->n, n);
-	if (n < s->low)
-		s->low = n;
-	return m;
+	return i == n - 1 && to->top ? to->top : pcpa_place(to, i);
 }
 
-static uint32_t take_merged(struct pcpa_zone *z, unsigned order, uint32_t left,
+/* Takes up to m blocks off the top: where they are, and how many. */
+static struct pcpa_claim claim(struct stack *s, uint32_t m)
+{
+	uint32_t n = s->n, rest = n > m ? n - m : 0;
+
+	pcpa_put(&s->n, rest);
+	if (rest < s->low)
+		s->low = rest;
+	return (struct pcpa_claim){s->pfn, s->bottom + rest, s->mask, n - rest};
+}
+
+/* Off the shared stack, newest first, to the places left - 1 and below. Returns how many. */
+static uint32_t take_shared(struct pcpa_zone *z, unsigned order, uint32_t left, uint32_t n,
+			    const struct pcpa_places *to)
+{
+	struct pcpa_claim c = claim(shared_of(z->depot, order), left);
+
+	for (uint32_t i = 1; i <= c.n; i++)
+		*place_of(to, left - i, n) =
+			(uintptr_t)pcpa_page_address(z, c.pfn[(c.from + c.n - i) & c.mask]);
+	return c.n;
+}
+
+static uint32_t take_merged(struct pcpa_zone *z, unsigned order, uint32_t left, uint32_t n,
 			    const struct pcpa_places *to)
 {
 	uint32_t pfn, m = pcpa_zone_take_run(z, order, left, &pfn);
 
 	for (uint32_t i = 1; i <= m; i++, pfn += 1u << order)
-		*pcpa_place(to, left - i) = (uintptr_t)pcpa_page_address(z, pfn);
+		*place_of(to, left - i, n) = (uintptr_t)pcpa_page_address(z, pfn);
 	return m;
 }
 
 uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
-			 const struct pcpa_places *to)
+			 const struct pcpa_places *to, struct pcpa_claim *ret_claim)
 {
 	uint32_t left = n, m = 1;
 
+	ret_claim->n = 0;
 	if (z->depot && order < PCPA_DEPOT_ORDERS) {
 		if (slot != PCPA_NO_FRONT)
-			left -= pop(z, front_of(z->depot, slot, order), left, to);
+			*ret_claim = claim(front_of(z->depot, slot, order), left);
+		left -= ret_claim->n;
 		if (left)
-			left -= pop(z, shared_of(z->depot, order), left, to);
+			left -= take_shared(z, order, left, n, to);
 	}
 	if (left > 1)
 		pcpa_zone_is_long(z);
 	for (; left && m; left -= m)
-		m = take_merged(z, order, left, to);
+		m = take_merged(z, order, left, n, to);
 	z->free_pages -= (uint64_t)(n - left) << order;
 	return n - left;
 }
 
-void pcpa_depot_tag(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
-		    const struct pcpa_places *at, enum pcpa_place place)
+/*
+ * What does not change is kept in locals, here and in push_all(): the compiler can not know that
+ * the words which are written are none of those.
+ */
+static void fetch_claimed(struct pcpa_zone *z, uint32_t n, const struct pcpa_places *to,
+			  const struct pcpa_claim *claim, uint16_t tag)
 {
-	uint32_t first = at->at + n - got, mask = at->mask;
-	uint16_t tag = pcpa_tag(place, order);
+	uint32_t m = claim->n, from = claim->from, mask = claim->mask;
+	uint32_t at = to->at + n - m, ring_mask = to->mask, pfn;
+	const uint32_t *numbers = claim->pfn;
 	struct pcpa_page *pages = z->pages;
-	const uint64_t *ring = at->ring;
+	uint64_t *ring = to->ring;
 	uintptr_t base = z->base;
 
-	for (uint32_t i = 0; i < got; i++) {
-		uint32_t pfn = (uint32_t)((ring[(first + i) & mask] - base) >> PCPTUNE_PAGE_SHIFT);
-
+	for (uint32_t i = 0; i < m - 1; i++) {
+		pfn = numbers[(from + i) & mask];
+		ring[(at + i) & ring_mask] = base + ((uintptr_t)pfn << PCPTUNE_PAGE_SHIFT);
 		__atomic_store_n(&pages[pfn].tag, tag, __ATOMIC_RELEASE);
+	}
+	pfn = numbers[(from + m - 1) & mask];
+	*place_of(to, n - 1, n) = base + ((uintptr_t)pfn << PCPTUNE_PAGE_SHIFT);
+	__atomic_store_n(&pages[pfn].tag, tag, __ATOMIC_RELEASE);
+}
+
+void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
+		      const struct pcpa_places *to, const struct pcpa_claim *claim,
+		      enum pcpa_place place)
+{
+	if (claim->n)
+		fetch_claimed(z, n, to, claim, pcpa_tag(place, order));
+	for (uint32_t i = n - got; i < n - claim->n; i++) {
+		const void *block = (const void *)(uintptr_t)*place_of(to, i, n);
+
+		pcpa_tag_set(z, pcpa_page_number(z, block), place, order);
 	}
 }
 

@@ -19,7 +19,8 @@
  * stack as lay there untouched since its last look. Before the zone says that it has nothing, and
  * when memory is given back on demand, everything leaves.
  *
- * All words are written under the zone lock.
+ * All words are written under the zone lock. The page numbers above the top of a front belong to the
+ * holder of the lists of its CPU.
  */
 #ifndef PCPA_DEPOT_H
 #define PCPA_DEPOT_H
@@ -29,18 +30,27 @@
 #define PCPA_DEPOT_ORDERS 4u /* PCPTUNE_COSTLY_ORDER and below */
 #define PCPA_FRONT_PAGES  256u
 #define PCPA_SHARED_PAGES 4096u
-#define PCPA_NO_FRONT	  UINT32_MAX /* a slot whose front nobody would look after */
+#define PCPA_NO_FRONT	  UINT32_MAX /* for a caller who does not hold the lists of the slot */
 
 /*
- * Places of a ring of mask + 1 block addresses, `at` the first of them. For pcpa_depot_give(), the
- * page numbers of the first n_picked of them may have been looked up before.
+ * Places of a ring of mask + 1 block addresses, `at` the first of them.
+ *
+ * For pcpa_depot_take(): the block of the uppermost place goes to `top` instead, unless that is
+ * NULL. For pcpa_depot_give(): the page numbers of the first n_picked may have been looked up.
  */
 struct pcpa_places {
 	uint64_t *ring;
 	uint32_t mask;
 	uint32_t at;
+	uint64_t *top;
 	uint32_t n_picked;
 	const uint32_t *picked;
+};
+
+/* What a hold of the zone lock took off a front, but did not copy yet. */
+struct pcpa_claim {
+	const uint32_t *pfn;
+	uint32_t from, mask, n;
 };
 
 static inline uint64_t *pcpa_place(const struct pcpa_places *p, uint32_t i)
@@ -55,14 +65,21 @@ static inline uint64_t *pcpa_place(const struct pcpa_places *p, uint32_t i)
 void pcpa_depot_make(struct pcpa_zone *z, uint32_t n_slots, uint32_t cpus);
 
 /*
- * Under the zone lock: n blocks of any order out of the zone, for `slot`: its front, the shared
+ * Under the zone lock: n blocks of any order out of the zone: off the front of `slot`, the shared
  * stack, the buddy system. The first goes to place n - 1 of `to`, the last one to place 0, so that
  * a list whose tail they are put before hands the first one out first. Less than n are at the upper
- * places. They have the tag of no place in use, and nobody looks at them: the caller tags them with
- * pcpa_depot_tag() after the hold. Returns their number.
+ * places. Returns their number.
+ *
+ * What comes off the front is copied by pcpa_depot_fetch() after the hold, and all are tagged there:
+ * their tags are those of no place in use, and nobody looks at them. So blocks are pushed on a front
+ * and taken off its top by who holds the lists of that slot alone; others pass PCPA_NO_FRONT.
  */
 uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
-			 const struct pcpa_places *to);
+			 const struct pcpa_places *to, struct pcpa_claim *ret_claim);
+/* After that: `got` is what it returned. */
+void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
+		      const struct pcpa_places *to, const struct pcpa_claim *claim,
+		      enum pcpa_place place);
 
 /*
  * Under the zone lock: n blocks of any order, place 0 the oldest, into the zone. Those whose tag is
@@ -71,10 +88,6 @@ uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uin
  */
 uint64_t pcpa_depot_give(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
 			 const struct pcpa_places *from, enum pcpa_place place);
-
-/* The tags of the uppermost `got` of n places; no lock. */
-void pcpa_depot_tag(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
-		    const struct pcpa_places *at, enum pcpa_place place);
 
 /* At a glance, without the lock: is anything there? */
 bool pcpa_depot_has_front(const struct pcpa_zone *z, uint32_t slot);

@@ -628,6 +628,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 			unsigned order, uint32_t n)
 {
 	int64_t tail = pcpa_get(&l->tail);
+	struct pcpa_claim claim;
 	struct pcpa_places to;
 	uint32_t got;
 
@@ -635,13 +636,13 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	l->reserved = l->limit / 2 - (uint32_t)tail;
 	to = places(l, (uint64_t)tail - n);
 	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
-	got = pcpa_depot_take(z, pcpa_slot_of(b), order, n, &to);
+	got = pcpa_depot_take(z, pcpa_slot_of(b), order, n, &to, &claim);
 	if (got) {
 		pcpa_count(&b->zctr.alloc_zone, (uint64_t)got << order);
 		pcpa_count(&b->zctr.refills, 1);
 	}
 	pcpa_zone_leave(z);
-	pcpa_depot_tag(z, order, n, got, &to, PCPA_LISTED);
+	pcpa_depot_fetch(z, order, n, got, &to, &claim, PCPA_LISTED);
 	pcpa_publish(&l->tail, tail - got);
 	pcpa_count(pages_word(b), (uint64_t)got << order);
 	return got;
@@ -664,22 +665,18 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 
 /* ---- straight to the zone ---- */
 
-static uint32_t front_slot(const struct pcptune_cpu_block *b)
-{
-	return pcpa_pcp_ready(b) ? pcpa_slot_of(b) : PCPA_NO_FRONT;
-}
-
 void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
 			    bool busy)
 {
 	uint64_t block = 0;
 	struct pcpa_places to = {.ring = &block};
+	struct pcpa_claim none;
 
 	if (pcpa_in_zone)
 		return NULL;
 	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
-	if (pcpa_depot_take(z, front_slot(b), order, 1, &to)) {
-		pcpa_depot_tag(z, order, 1, 1, &to, PCPA_IN_USE);
+	if (pcpa_depot_take(z, PCPA_NO_FRONT, order, 1, &to, &none)) {
+		pcpa_depot_fetch(z, order, 1, 1, &to, &none, PCPA_IN_USE);
 		pcpa_count(&b->zctr.alloc_zone, 1u << order);
 		pcpa_count(&b->zctr.alloc_direct, 1u << order);
 	}
@@ -701,7 +698,7 @@ void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void
 	}
 	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
 	pcpa_count(&b->zctr.free_zone,
-		   pcpa_depot_give(z, front_slot(b), order, 1, &from, PCPA_IN_USE));
+		   pcpa_depot_give(z, PCPA_NO_FRONT, order, 1, &from, PCPA_IN_USE));
 	pcpa_count(&b->zctr.free_direct, 1u << order);
 	if (busy)
 		pcpa_count(&b->zctr.pcp_busy, 1);

@@ -502,40 +502,30 @@ void pcpa_pcp_report(struct pcpa_zone *z)
 /* ---- refill ---- */
 
 /*
- * The n blocks below the empty place at `end` go up by one place, but for the highest, which is
- * returned: it belongs into that one. The lowest place is the empty one then.
+ * The place of the first block is the empty one, which ends pops until all is done; so that block
+ * waits in `first` until the others are in their places and the tail is below them.
  */
-static uint64_t move_up(struct pcptune_list *l, uint64_t end, uint32_t n)
-{
-	uint64_t first = *pcpa_ring_slot(l, end - 1);
-
-	for (uint64_t at = end - 1; at != end - n; at--)
-		*pcpa_ring_slot(l, at) = *pcpa_ring_slot(l, at - 1);
-	*pcpa_ring_slot(l, end - n) = 0;
-	return first;
-}
-
 static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 			unsigned order, uint32_t n)
 {
 	struct pcptune_list *l = &b->list[list];
-	uint64_t tail = (uint64_t)pcpa_get(&l->tail);
-	/* below the empty place, which ends pops until all is done */
-	struct pcpa_places to = places(l, tail - 1 - n);
-	uint64_t first;
+	uint64_t tail = (uint64_t)pcpa_get(&l->tail), first;
+	struct pcpa_places to = places(l, tail - n);
+	struct pcpa_claim claim;
 	uint32_t got;
 
+	to.top = &first;
 	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
-	got = pcpa_depot_take(z, pcpa_slot_of(b), order, n, &to);
+	got = pcpa_depot_take(z, pcpa_slot_of(b), order, n, &to, &claim);
 	if (got) {
 		pcpa_count(&b->zctr.alloc_zone, (uint64_t)got << order);
 		pcpa_count(&b->zctr.refills, 1);
 	}
 	pcpa_zone_leave(z);
-	pcpa_depot_tag(z, order, n, got, &to, PCPA_IN_USE);
 	if (!got)
 		return 0;
-	first = move_up(l, tail - 1, got);
+	pcpa_depot_fetch(z, order, n, got, &to, &claim, PCPA_IN_USE);
+	*pcpa_ring_slot(l, tail - 1 - got) = 0;
 	move_tail(b, list, -(int64_t)got);
 	pcpa_publish(pcpa_ring_slot(l, tail - 1), first);
 	return got;

@@ -88,18 +88,28 @@ static struct pcpa_places places(uint32_t at)
 static uint32_t take(uint32_t slot, unsigned order, uint32_t n)
 {
 	struct pcpa_places to = places(rnd(RING));
+	struct pcpa_claim claim;
+	uint64_t top = 0;
 	uint32_t got;
 
+	to.top = rnd(2) ? &top : NULL;
+	*pcpa_place(&to, n - 1) = 1;
 	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &counters);
-	got = pcpa_depot_take(&zone, slot, order, n, &to);
+	got = pcpa_depot_take(&zone, slot, order, n, &to, &claim);
 	pcpa_zone_leave(&zone);
-	pcpa_depot_tag(&zone, order, n, got, &to, PCPA_IN_USE);
+	pcpa_depot_fetch(&zone, order, n, got, &to, &claim, PCPA_IN_USE);
+	if (to.top && got) {
+		/* and nothing in the ring */
+		assert_int_equal(*pcpa_place(&to, n - 1), 1);
+		*pcpa_place(&to, n - 1) = top;
+	}
 	for (uint32_t i = n - got; i < n; i++) {
 		const void *block = (const void *)(uintptr_t)*pcpa_place(&to, i);
 		uint32_t pfn = pcpa_page_number(&zone, block);
 
 		assert_true(pcpa_zone_has(&zone, block) && pfn < zone.grown);
 		assert_int_equal(pfn & ((1u << order) - 1), 0);
+		assert_int_equal(pcpa_tag_get(&zone, pfn), pcpa_tag(PCPA_IN_USE, order));
 		assert_null(memchr(used + pfn, 1, (size_t)1 << order));
 		memset(used + pfn, 1, (size_t)1 << order);
 		out[order][n_out[order]++] = pfn;
@@ -204,16 +214,24 @@ static void random_operations(void **state)
 	all_merged();
 }
 
+static void take_to(uint32_t slot, uint32_t at, uint32_t n)
+{
+	struct pcpa_places to = places(at);
+	struct pcpa_claim claim;
+
+	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &counters);
+	assert_int_equal(pcpa_depot_take(&zone, slot, 0, n, &to, &claim), n);
+	pcpa_zone_leave(&zone);
+	pcpa_depot_fetch(&zone, 0, n, n, &to, &claim, PCPA_IN_USE);
+}
+
 /* The last that went in comes out first, on the same CPU before others. */
 static void newest_first(void **state)
 {
-	struct pcpa_places to = places(0), from = places(0);
+	struct pcpa_places from = places(0);
 
 	(void)state;
-	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &counters);
-	assert_int_equal(pcpa_depot_take(&zone, 0, 0, 60, &to), 60);
-	pcpa_zone_leave(&zone);
-	pcpa_depot_tag(&zone, 0, 60, 60, &to, PCPA_IN_USE);
+	take_to(0, 0, 60);
 	for (uint32_t i = 0; i < 60; i++)
 		assert_int_equal(pcpa_page_number(&zone, (void *)(uintptr_t)ring[59 - i]), i);
 	for (uint32_t slot = 0; slot < 2; slot++) {
@@ -222,10 +240,7 @@ static void newest_first(void **state)
 		assert_int_equal(pcpa_depot_give(&zone, slot, 0, 30, &from, PCPA_IN_USE), 30);
 		pcpa_zone_leave(&zone);
 	}
-	to.at = 100;
-	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &counters);
-	assert_int_equal(pcpa_depot_take(&zone, 1, 0, 30, &to), 30);
-	pcpa_zone_leave(&zone);
+	take_to(1, 100, 30);
 	for (uint32_t i = 0; i < 30; i++)
 		assert_true(ring[100 + i] == ring[30 + i]);
 }

@@ -192,17 +192,21 @@ static uint64_t list_read(const struct pcptune_list *l, const uint64_t *ops64, u
 
 /*
  * The 40 bits of a word last for half an hour at full speed; each slow path and each look of the
- * agent extends them.
+ * agent extends them. Under pcp.lock tails stand still, so that one reading of the word is enough.
  */
 uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b, uint32_t *ret_freed)
 {
 	uint32_t allocs = 0, frees = 0;
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		uint64_t *ops64 = &b->pcp.reserved[PCPA_PCP_OPS + i], net;
-		uint64_t ops = list_read(&b->list[i], ops64, &net);
+		uint64_t *ops64 = &b->pcp.reserved[PCPA_PCP_OPS + i], before = pcpa_get(ops64);
+		uint64_t word = __atomic_load_n(&b->list[i].word, __ATOMIC_ACQUIRE);
+		uint64_t tail = (uint64_t)pcpa_get(&b->list[i].tail);
+		uint64_t net = tail + ((word - tail) & PCPTUNE_WORD_MASK);
+		uint64_t ops = before + ((((word - net) >> 24) - before) & OPS_MASK);
 
-		__atomic_store_n(ops64, ops, __ATOMIC_RELEASE);
+		if (ops != before)
+			__atomic_store_n(ops64, ops, __ATOMIC_RELEASE);
 		allocs += (uint32_t)((ops - net) / 2);
 		frees += (uint32_t)((ops + net) / 2);
 		if (ret_freed)

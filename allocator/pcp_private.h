@@ -52,7 +52,10 @@ static inline uint32_t pcpa_index_of(const struct pcptune_cpu_block *b)
 
 static inline uint32_t pcpa_slot_of(const struct pcptune_cpu_block *b)
 {
-	return pcpa_index_of(b) % pcpa_heap.n_slots;
+	uint32_t index = pcpa_index_of(b);
+
+	/* mostly there is one zone, and a division would be a good part of a slow path's arithmetic */
+	return __builtin_expect(index < pcpa_heap.n_slots, 1) ? index : index % pcpa_heap.n_slots;
 }
 
 static inline struct pcpa_zone *pcpa_zone_of_block(const struct pcptune_cpu_block *b)

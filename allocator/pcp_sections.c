@@ -65,9 +65,11 @@ static void frees_seen(struct pcptune_cpu_block *b, const uint32_t *freed, uint3
 	uint32_t late = 0, early = 0;
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		uint32_t n = freed[i] - w->freed[i];
-		uint32_t run = pcptune_min_u32(n, run_of(&b->list[i]));
+		uint32_t n = freed[i] - w->freed[i], run;
 
+		if (!n)
+			continue;
+		run = pcptune_min_u32(n, run_of(&b->list[i]));
 		late += run << pcpa_list_orders[i];
 		early += (n - run) << pcpa_list_orders[i];
 		w->freed[i] = freed[i];
@@ -221,26 +223,42 @@ static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
 {
 	struct change c = {plan_bound, b, list, room, 0, 0, NULL, 0};
 
-	if (b->list[list].limit && change(&c))
+	if (!b->list[list].limit)
+		return;
+	/* a bound that is where it should be: pushes end there, so the head is not beyond it */
+	plan_bound(&c, __atomic_load_n(&b->list[list].word, __ATOMIC_ACQUIRE));
+	if (pcpa_get(c.at) == c.value || change(&c))
 		pcpa_put(&pcpa_words(b)->room[list], c.n);
 }
 
-/* Pages that are promised: what a list holds or may grow to. Lists that the rules lack get none. */
-static int64_t promised(struct pcptune_cpu_block *b)
+/* What grant() wants to know of all lists. */
+struct sums {
+	int64_t promised; /* pages that lists hold, or may grow to */
+	int64_t held;	  /* pages */
+	bool loose;	  /* a list other than the one may grow */
+};
+
+/* Lists that the rules lack are promised nothing. */
+static struct sums sum_up(struct pcptune_cpu_block *b, unsigned list)
 {
 	struct pcpa_words *w = pcpa_words(b);
 	uint32_t rules = pcpa_get(&b->pcp.rules);
-	int64_t pages = 0;
+	struct sums s = {0, 0, false};
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		uint32_t count = pcpa_list_count(&b->list[i]);
+		uint32_t count = pcpa_list_count(&b->list[i]), room = pcpa_get(&w->room[i]);
 
-		if (!pcptune_rules_has_list(rules, pcpa_list_orders[i]) && pcpa_get(&w->room[i]))
+		if (!(count | room))
+			continue;
+		if (room && !pcptune_rules_has_list(rules, pcpa_list_orders[i])) {
 			set_room(b, i, 0);
-		pages += (int64_t)pcptune_max_u32(count, pcpa_get(&w->room[i]))
-			 << pcpa_list_orders[i];
+			room = pcpa_get(&w->room[i]);
+		}
+		s.promised += (int64_t)pcptune_max_u32(count, room) << pcpa_list_orders[i];
+		s.held += (int64_t)count << pcpa_list_orders[i];
+		s.loose |= i != list && room > count;
 	}
-	return pages;
+	return s;
 }
 
 /* Every list but one down to what it holds. */
@@ -260,7 +278,8 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned lis
 	const struct pcptune_list *l = &b->list[list];
 	uint32_t room = pcpa_get(&pcpa_words(b)->room[list]), batch = pcpa_get(&b->pcp.batch);
 	uint32_t rules = pcpa_get(&b->pcp.rules), order = pcpa_list_orders[list], count, own;
-	int64_t level = drain_level(z, &b->pcp) - 1, spare = level - promised(b);
+	struct sums sums = sum_up(b, list);
+	int64_t level = drain_level(z, &b->pcp) - 1, spare = level - sums.promised;
 
 	if (!l->limit || !pcptune_rules_has_list(rules, order))
 		return;
@@ -269,8 +288,12 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned lis
 	if (spare >= 2 * (int64_t)pcptune_max_u32(batch, 1u << order)) {
 		own += (uint32_t)(spare / 2 >> order);
 	} else {
-		cut(b, list);
-		spare = level - (int64_t)pcpa_pcp_pages(b);
+		/* they may have grown until they were cut */
+		if (sums.loose) {
+			cut(b, list);
+			sums.held = (int64_t)pcpa_pcp_pages(b);
+		}
+		spare = level - sums.held;
 		own = count + (spare > 0 ? (uint32_t)(spare >> order) : 0);
 	}
 	/* consecutive high-order frees are a matter of one batch */
@@ -416,13 +439,14 @@ static bool plan_take(struct change *c, uint64_t word)
 	return true;
 }
 
-/* Moves the tail, and the bound with it. */
-static void move_tail(struct pcptune_cpu_block *b, unsigned list, int64_t by)
+/*
+ * Moves the tail. The bound is left where it is. After a refill that is more than the list's room
+ * by what came in, for which there are places, and grant() ends it. After a drain it is less, until
+ * grant() for this list, or the next push that finds none of the room that there is.
+ */
+static void move_tail(struct pcptune_list *l, int64_t by)
 {
-	struct pcptune_list *l = &b->list[list];
-
 	pcpa_publish(&l->tail, pcpa_get(&l->tail) + by);
-	set_room(b, list, pcpa_get(&pcpa_words(b)->room[list]));
 }
 
 /* Up to `pages` of one list in one hold of the zone lock; returns pages moved, 0: none there. */
@@ -441,7 +465,7 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 		return 0;
 	/* its own place is the empty one now, and that which was is free */
 	*pcpa_ring_slot(l, at - 1) = c.top;
-	move_tail(b, list, c.n);
+	move_tail(l, c.n);
 	pcpa_bulk_pick(pcpa_heap.bulk_free, z, order, c.n, pcpa_get(&b->pcp.batch), &from, numbers,
 		       0);
 	pcpa_zone_enter_brief(z, path, &b->zctr);
@@ -526,7 +550,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsign
 		return 0;
 	pcpa_depot_fetch(z, order, n, got, &to, &claim, PCPA_IN_USE);
 	*pcpa_ring_slot(l, tail - 1 - got) = 0;
-	move_tail(b, list, -(int64_t)got);
+	move_tail(l, -(int64_t)got);
 	pcpa_publish(pcpa_ring_slot(l, tail - 1), first);
 	return got;
 }
@@ -625,8 +649,11 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		pcpa_pcp_begin(b, z->id);
 	if (!b->list[list].limit || !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
 		return false;
-	if (pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list]))
+	if (pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list])) {
+		/* somebody made room before us; or the list was drained after another one */
+		set_room(b, list, pcpa_get(&pcpa_words(b)->room[list]));
 		return true;
+	}
 	look(b);
 	count = (uint32_t)pcpa_pcp_pages(b);
 	pcpa_state_load(&b->pcp, &s);

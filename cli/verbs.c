@@ -39,6 +39,10 @@ const struct cli_verb cli_verbs[] = {
 	 options_check_config, cmd_check_config, false},
 	{"verify", "re-derive the decisions of a log from its samples", "", NULL, options_verify,
 	 cmd_verify, false},
+	{"trace", "make, read and describe trace files", "import|export|info FILE [OUT]",
+	 "import reads lines of time_ns,cpu,order,blocks (\"-\": standard input); blocks > 0 were "
+	 "freed, < 0 allocated.\nexport writes them, to standard output unless OUT is given.\n",
+	 options_trace, cmd_trace, false},
 	{"version", "show the version of this program and of the daemon", "", NULL, options_version,
 	 cmd_version, false},
 	{"help", "show the commands, or the options of one", "[COMMAND]", NULL, options_help,

@@ -13,7 +13,7 @@ _pcptune_policies() {
 _pcptune() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local verb=${COMP_WORDS[1]} opts= kind=
-	local verbs="run status targets log explain set unset policy policies counters check-config verify version help" limits="high= high_min= high_max= batch= scale_max= rules="
+	local verbs="run status targets log explain set unset policy policies counters check-config verify trace version help" limits="high= high_min= high_max= batch= scale_max= rules="
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -33,6 +33,7 @@ _pcptune() {
 	counters) opts="--cpus --markdown --socket --json --help" ;;
 	check-config) opts="--policy-path --json --help" ;;
 	verify) opts="--db --socket --policy-path --json --help" ;;
+	trace) opts="--output --json --help" ;;
 	version) opts="--socket --json --help" ;;
 	help) opts="--completion --json --help" ;;
 	esac
@@ -73,6 +74,7 @@ _pcptune() {
 	verify:--db | verify:-d) kind=file ;;
 	verify:--socket | verify:-s) kind=file ;;
 	verify:--policy-path) kind=directory ;;
+	trace:--output | trace:-o) kind=file ;;
 	version:--socket | version:-s) kind=file ;;
 	esac
 	case $kind in
@@ -103,6 +105,12 @@ _pcptune() {
 	status | unset | counters)
 		COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur")) ;;
 	policies) COMPREPLY=($(compgen -W "$(_pcptune_policies)" -- "$cur")) ;;
+	trace)
+		if ((COMP_CWORD == 2)); then
+			COMPREPLY=($(compgen -W "import export info" -- "$cur"))
+		else
+			COMPREPLY=($(compgen -f -- "$cur"))
+		fi ;;
 	check-config) COMPREPLY=($(compgen -f -- "$cur")) ;;
 	help) COMPREPLY=($(compgen -W "$verbs" -- "$cur")) ;;
 	esac

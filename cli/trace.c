@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * `pcptune trace import|export|info`: trace files from and to comma-separated text, and what is in
+ * one.
+ *
+ * What is written goes to a new file beside the place and is renamed when it is whole, so that an
+ * import that fails leaves what was there before. A trace that is damaged or cut is told so after
+ * what could be read of it: export and info give the good rows, say what is lost, and exit with 1.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <pcptune/segment.h>
+#include "lib/text.h"
+#include "lib/trace.h"
+
+struct args {
+	const char *output;
+	bool json;
+};
+
+const struct cli_option options_trace[] = {
+	{"output", 'o', "FILE", "where to write", cli_set_string, offsetof(struct args, output)},
+	CLI_OPT_JSON(struct args, json),
+	{0},
+};
+
+/* ---- output files ---- */
+
+struct output {
+	const char *path; /* NULL: standard output */
+	char tmp[PATH_MAX];
+	FILE *f;
+};
+
+static int output_open(struct output *o, const char *path)
+{
+	int fd;
+
+	o->path = path;
+	o->f = stdout;
+	if (!path)
+		return -1;
+	if (snprintf(o->tmp, sizeof(o->tmp), "%s.XXXXXX", path) >= (int)sizeof(o->tmp))
+		return cli_error("%.100s...: the name is too long", path);
+	fd = mkstemp(o->tmp);
+	o->f = fd < 0 ? NULL : fdopen(fd, "wb");
+	if (!o->f)
+		return cli_error("%s: %s", path, strerror(errno));
+	return -1;
+}
+
+/* ok: keep what was written. Returns -1, or the exit status after a message. */
+static int output_close(struct output *o, bool ok)
+{
+	mode_t mask;
+	bool good;
+
+	if (!o->path)
+		return -1;
+	mask = umask(0);
+	umask(mask);
+	good = !ferror(o->f) && !fflush(o->f) && !fchmod(fileno(o->f), 0666 & ~mask);
+	good = !fclose(o->f) && good;
+	if (ok && good && !rename(o->tmp, o->path))
+		return -1;
+	if (ok)
+		cli_error("%s: can not be written: %s", o->path, strerror(errno));
+	unlink(o->tmp);
+	return CLI_ERROR;
+}
+
+/* ---- import, export ---- */
+
+static void print_imported(const struct args *a, const char *path, uint64_t rows)
+{
+	struct stat st = {0};
+	char n[2][48];
+	json_t *o;
+
+	stat(path, &st);
+	if (!a->json) {
+		printf("%s: %s row%s in %s\n", path, cli_count(rows, n[0], sizeof(n[0])),
+		       rows == 1 ? "" : "s", text_bytes((uint64_t)st.st_size, n[1], sizeof(n[1])));
+		return;
+	}
+	o = json_object();
+	json_object_set_new(o, "file", json_string(path));
+	json_object_set_new(o, "rows", json_integer((json_int_t)rows));
+	json_object_set_new(o, "bytes", json_integer((json_int_t)st.st_size));
+	cli_print_json(o);
+}
+
+static int import(const char *from, const char *to, const struct args *a)
+{
+	bool std = !strcmp(from, "-");
+	FILE *in = std ? stdin : fopen(from, "re");
+	struct trace_writer *w = NULL;
+	char why[TRACE_WHY] = "no memory";
+	struct output o;
+	uint64_t rows = 0;
+	int r, e;
+
+	if (!in)
+		return cli_error("%s: %s", from, strerror(errno));
+	r = output_open(&o, to);
+	if (r < 0) {
+		e = trace_writer_new(o.f, "csv", &w);
+		if (!e)
+			e = trace_csv_import(in, std ? "standard input" : from, w, &rows, why);
+		if (!e && (e = trace_writer_end(w)))
+			snprintf(why, sizeof(why), "%.200s: %s", to, strerror(-e));
+		trace_writer_free(w);
+		if (e)
+			cli_error("%s", why);
+		r = output_close(&o, !e);
+	}
+	if (!std)
+		fclose(in);
+	if (r < 0)
+		print_imported(a, to, rows);
+	return r < 0 ? CLI_OK : r;
+}
+
+static int export(const char *from, const char *to)
+{
+	struct trace_reader *t;
+	char why[TRACE_WHY];
+	struct output o;
+	int r, e = trace_open(from, &t, why);
+
+	if (e)
+		return cli_error("%s", why);
+	r = output_open(&o, to);
+	if (r < 0) {
+		e = trace_csv_export(t, o.f, why);
+		r = output_close(&o, !e || e == -EBADMSG);
+		if (e)
+			r = cli_error("%s", why);
+	}
+	trace_close(t);
+	return r < 0 ? CLI_OK : r;
+}
+
+/* ---- info ---- */
+
+struct info {
+	uint64_t rows, backwards, first_ns, last_ns, least_ns, most_ns;
+	uint64_t allocated, freed; /* pages */
+	uint64_t order[PCPTUNE_MAX_ORDER + 1];
+	uint32_t cpus;
+	bool seen[PCPTUNE_MAX_CPUS];
+};
+
+static void info_row(struct info *i, const struct trace_row *row)
+{
+	if (!i->rows++) {
+		i->first_ns = i->least_ns = i->most_ns = row->time_ns;
+	} else {
+		i->backwards += row->time_ns < i->last_ns;
+	}
+	i->last_ns = row->time_ns;
+	i->least_ns = row->time_ns < i->least_ns ? row->time_ns : i->least_ns;
+	i->most_ns = row->time_ns > i->most_ns ? row->time_ns : i->most_ns;
+	if (row->blocks < 0)
+		i->allocated += (uint64_t)-row->blocks << row->order;
+	else
+		i->freed += (uint64_t)row->blocks << row->order;
+	i->order[row->order]++;
+	i->cpus += !i->seen[row->cpu];
+	i->seen[row->cpu] = true;
+}
+
+static json_t *info_json(const struct info *i, const char *path, uint64_t bytes, const char *why)
+{
+	json_t *o = json_object(), *orders = json_object();
+	char name[8];
+
+	json_object_set_new(o, "file", json_string(path));
+	json_object_set_new(o, "whole", json_boolean(!why));
+	if (why)
+		json_object_set_new(o, "error", json_string(why));
+	json_object_set_new(o, "rows", json_integer((json_int_t)i->rows));
+	json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
+	json_object_set_new(o, "cpus", json_integer(i->cpus));
+	json_object_set_new(o, "first_ns", json_integer((json_int_t)i->least_ns));
+	json_object_set_new(o, "last_ns", json_integer((json_int_t)i->most_ns));
+	json_object_set_new(o, "backwards", json_integer((json_int_t)i->backwards));
+	json_object_set_new(o, "alloc_pages", json_integer((json_int_t)i->allocated));
+	json_object_set_new(o, "free_pages", json_integer((json_int_t)i->freed));
+	for (uint32_t k = 0; k <= PCPTUNE_MAX_ORDER; k++) {
+		snprintf(name, sizeof(name), "%u", k);
+		if (i->order[k])
+			json_object_set_new(orders, name, json_integer((json_int_t)i->order[k]));
+	}
+	json_object_set_new(o, "rows_by_order", orders);
+	return o;
+}
+
+static void info_text(const struct info *i, const char *path, uint64_t bytes)
+{
+	char n[4][48];
+
+	printf("%s: %s row%s of %u CPU%s in %s", path, cli_count(i->rows, n[0], sizeof(n[0])),
+	       i->rows == 1 ? "" : "s", i->cpus, i->cpus == 1 ? "" : "s",
+	       text_bytes(bytes, n[1], sizeof(n[1])));
+	if (i->rows)
+		printf(" (%.1f bytes each)", (double)bytes / (double)i->rows);
+	printf("\n");
+	if (!i->rows)
+		return;
+	printf("time: %" PRIu64 " ns to %" PRIu64 " ns, %s\n", i->least_ns, i->most_ns,
+	       text_ns(i->most_ns - i->least_ns, n[0], sizeof(n[0])));
+	if (i->backwards)
+		printf("      %s rows are earlier than the row before them\n",
+		       cli_count(i->backwards, n[0], sizeof(n[0])));
+	printf("pages: %s allocated, %s freed\n", cli_count(i->allocated, n[0], sizeof(n[0])),
+	       cli_count(i->freed, n[1], sizeof(n[1])));
+	printf("rows by order:");
+	for (uint32_t k = 0; k <= PCPTUNE_MAX_ORDER; k++)
+		if (i->order[k])
+			printf(" %u: %s", k, cli_count(i->order[k], n[0], sizeof(n[0])));
+	printf("\n");
+}
+
+static int info(const char *path, const struct args *a)
+{
+	static struct info i;
+	const struct trace_row *rows;
+	struct trace_reader *t;
+	struct stat st = {0};
+	char why[TRACE_WHY];
+	size_t n;
+	int e = trace_open(path, &t, why), r = CLI_OK;
+
+	if (e)
+		return cli_error("%s", why);
+	stat(path, &st);
+	while ((e = trace_next(t, &rows, &n, why)) == 1)
+		for (size_t k = 0; k < n; k++)
+			info_row(&i, &rows[k]);
+	trace_close(t);
+	if (a->json)
+		r = cli_print_json(info_json(&i, path, (uint64_t)st.st_size, e ? why : NULL));
+	else
+		info_text(&i, path, (uint64_t)st.st_size);
+	return e ? cli_error("%s", why) : r;
+}
+
+/* ---- the verb ---- */
+
+int cmd_trace(int argc, char **argv)
+{
+	static const char *const what[] = {"import", "export", "info"};
+	struct args a = {0};
+	struct cli_rest rest;
+	const char *near, *to;
+	int r = cli_parse(argc, argv, &a, 2, 3, &rest);
+
+	if (r >= 0)
+		return r;
+	to = a.output ? a.output : rest.argc == 3 ? rest.argv[2] : NULL;
+	if (a.output && rest.argc == 3)
+		return cli_usage_error("\"%s\" is one word too many beside --output", rest.argv[2]);
+	if (!strcmp(rest.argv[0], "import"))
+		return to ? import(rest.argv[1], to, &a)
+			  : cli_usage_error("missing: where to write (-o FILE)");
+	if (!strcmp(rest.argv[0], "export"))
+		return export(rest.argv[1], to);
+	if (!strcmp(rest.argv[0], "info"))
+		return to ? cli_usage_error("info writes no file") : info(rest.argv[1], &a);
+	near = text_nearest(rest.argv[0], what, 3);
+	return cli_usage_error("\"%s\": not import, export or info%s%s%s", rest.argv[0],
+			       near ? "; did you mean \"" : "", near ? near : "",
+			       near ? "\"?" : "");
+}

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""trace import, export and info, as people call them."""
+from harness import *
+
+HEADER = "time_ns,cpu,order,blocks\n"
+ROWS = HEADER + "1000,0,0,-63\n2000,1,2,5\n1500,0,0,63\n18446744073709551615,8191,10,-2147483648\n"
+
+
+def trace(*words, **kw):
+    return run([PCPTUNE, "trace", *words], **kw)
+
+
+def written(text, name="walks.csv", d=None):
+    path = os.path.join(d or tmp(), name)
+    with open(path, "w") as f:
+        f.write(text)
+    return path
+
+
+@test
+def what_goes_in_comes_out():
+    src = written(ROWS)
+    out = src + ".pct"
+    for words in ((src, out), (src, "-o", out), ("--output", out, src)):
+        r = trace("import", *words)
+        assert r.returncode == 0 and "4 rows" in r.stdout and not r.stderr, r
+        assert trace("export", out).stdout == ROWS
+        os.unlink(out)
+    r = trace("import", "-", out, "--json", input=ROWS)
+    assert r.returncode == 0 and json.loads(r.stdout)["rows"] == 4, r
+    assert trace("export", out, src + ".2").returncode == 0
+    with open(src + ".2") as f:
+        assert f.read() == ROWS
+    assert sorted(os.listdir(os.path.dirname(src))) == ["walks.csv", "walks.csv.2", "walks.csv.pct"]
+
+
+@test
+def info_describes_a_trace():
+    src = written(HEADER + "1000,0,0,-63\n2000,1,2,5\n1500,0,0,63\n")
+    trace("import", src, src + ".pct")
+    j = json.loads(trace("info", src + ".pct", "--json").stdout)
+    assert (j["rows"], j["cpus"], j["whole"], j["backwards"]) == (3, 2, True, 1), j
+    assert (j["alloc_pages"], j["free_pages"]) == (63, 83), j
+    assert (j["first_ns"], j["last_ns"]) == (1000, 2000), j
+    assert j["rows_by_order"] == {"0": 2, "2": 1}, j
+    text = trace("info", src + ".pct").stdout
+    assert "3 rows of 2 CPUs" in text and "63 allocated, 83 freed" in text, text
+
+
+@test
+def an_empty_trace_is_a_trace():
+    src = written(HEADER)
+    assert trace("import", src, src + ".pct").returncode == 0
+    assert trace("export", src + ".pct").stdout == HEADER
+    assert json.loads(trace("info", "-j", src + ".pct").stdout)["rows"] == 0
+
+
+@test
+def a_wrong_line_leaves_nothing_behind():
+    src = written(HEADER + "1,0,0,1\n2,0,zero,1\n")
+    out = written("as it was", "out.pct", os.path.dirname(src))
+    r = trace("import", src, out)
+    assert r.returncode == 1 and "walks.csv: line 3: order is a whole number, 0 to 10" in r.stderr, r
+    with open(out) as f:
+        assert f.read() == "as it was"
+    assert sorted(os.listdir(os.path.dirname(src))) == ["out.pct", "walks.csv"]
+
+
+@test
+def damage_and_cuts_are_told_after_the_good_rows():
+    n = 70000
+    src = written(HEADER + "".join(f"{i},0,0,1\n" for i in range(n)))
+    out = src + ".pct"
+    trace("import", src, out)
+    with open(out, "rb") as f:
+        whole = f.read()
+    with open(out, "wb") as f:
+        f.write(whole[:-40])
+    r = trace("info", out, "--json")
+    j = json.loads(r.stdout)
+    assert r.returncode == 1 and j["whole"] is False and j["rows"] == 65536, r
+    assert "65536 rows before it are good" in r.stderr and j["error"] in r.stderr, r
+    damaged = bytearray(whole)
+    damaged[-60] ^= 1
+    with open(out, "wb") as f:
+        f.write(damaged)
+    r = trace("export", out)
+    assert r.returncode == 1 and len(r.stdout.splitlines()) == 65537, r.returncode
+    assert f"{n - 65536} of {n} are lost" in r.stderr, r.stderr
+
+
+@test
+def foreign_and_missing_files_are_told():
+    d = tmp()
+    r = trace("info", written("hello", d=d))
+    assert r.returncode == 1 and "not a trace; right is" in r.stderr, r
+    r = trace("info", os.path.join(d, "none"))
+    assert r.returncode == 1 and "No such file" in r.stderr, r
+    r = trace("import", os.path.join(d, "none"), os.path.join(d, "out"))
+    assert r.returncode == 1 and "No such file" in r.stderr, r
+    r = trace("import", written(ROWS, d=d), os.path.join(d, "no", "dir"))
+    assert r.returncode == 1 and "No such file" in r.stderr, r
+
+
+@test
+def wrong_words_are_usage_errors():
+    for words, text in ((("inport", "x", "y"), "did you mean \"import\"?"),
+                        (("import", "x"), "where to write"),
+                        (("info", "x", "y"), "info writes no file"),
+                        (("import", "x", "y", "-o", "z"), "one word too many"), ((), "missing:")):
+        r = trace(*words)
+        assert r.returncode == 2 and text in r.stderr, r
+
+
+main()

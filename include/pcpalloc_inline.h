@@ -20,6 +20,9 @@
  * version of that layout in its name. A library with another layout exports the old symbol with no
  * CPU in it, for good: programs that were compiled before go on by the exported functions.
  *
+ * Unloading. A shared object that uses these must stay loaded (link it with -z nodelete): the kernel
+ * may look at the last section of a thread long after it has ended.
+ *
  * The idea of the code: allocator/rseq.h. A section is what lies between labels 1 and 2; its last
  * store commits. When the thread is interrupted in it, the kernel sends it to label 4, which lies
  * in a text section apart. No instruction is locked, and nothing is called.

@@ -25,7 +25,9 @@
  *
  * The idea of the code: allocator/rseq.h. A section is what lies between labels 1 and 2; its last
  * store commits. When the thread is interrupted in it, the kernel sends it to label 4, which lies
- * in a text section apart. No instruction is locked, and nothing is called.
+ * in a text section apart. No instruction is locked, and nothing is called. (The question mark in
+ * the flags of those sections puts them into the group of an inline function of C++, of which the
+ * linker keeps one.)
  */
 #ifndef PCPALLOC_INLINE_H
 #define PCPALLOC_INLINE_H
@@ -75,24 +77,24 @@ struct pcpa_lists {
 #define PCPA_RSEQ_SIG "0x53053053"
 
 /* Offsets in the rseq area: cpu_id 4, rseq_cs 8. */
-#define PCPA_ASM_BEGIN(again)                          \
-	".pushsection __rseq_cs, \"aw\"\n\t"           \
-	".balign 32\n"                                 \
-	"3:\n\t"                                       \
-	".long 0, 0\n\t"                               \
-	".quad 1f, 2f - 1f, 4f\n\t"                    \
-	".popsection\n\t"                              \
-	".pushsection __rseq_cs_ptr_array, \"aw\"\n\t" \
-	".quad 3b\n\t"                                 \
-	".popsection\n\t"                              \
-	".pushsection .text.pcpa_abort, \"ax\"\n\t"    \
-	".byte 0x0f, 0xb9, 0x3d\n\t"                   \
-	".long " PCPA_RSEQ_SIG "\n"                    \
-	"4:\n\t"                                       \
-	"jmp %l[" #again "]\n\t"                       \
-	".popsection\n\t"                              \
-	"leaq 3b(%%rip), %[l]\n\t"                     \
-	"movq %[l], %%fs:8(%[area])\n"                 \
+#define PCPA_ASM_BEGIN(again)                           \
+	".pushsection __rseq_cs, \"aw?\"\n\t"           \
+	".balign 32\n"                                  \
+	"3:\n\t"                                        \
+	".long 0, 0\n\t"                                \
+	".quad 1f, 2f - 1f, 4f\n\t"                     \
+	".popsection\n\t"                               \
+	".pushsection __rseq_cs_ptr_array, \"aw?\"\n\t" \
+	".quad 3b\n\t"                                  \
+	".popsection\n\t"                               \
+	".pushsection .text.pcpa_abort, \"ax?\"\n\t"    \
+	".byte 0x0f, 0xb9, 0x3d\n\t"                    \
+	".long " PCPA_RSEQ_SIG "\n"                     \
+	"4:\n\t"                                        \
+	"jmp %l[" #again "]\n\t"                        \
+	".popsection\n\t"                               \
+	"leaq 3b(%%rip), %[l]\n\t"                      \
+	"movq %[l], %%fs:8(%[area])\n"                  \
 	"1:\n\t"
 
 /* The list of this CPU. An address with an index is not forwarded as fast: hence one register. */
@@ -139,24 +141,24 @@ struct pcpa_lists {
 
 #define PCPA_RSEQ_SIG "0xd428bc00"
 
-#define PCPA_ASM_BEGIN(again)                          \
-	".pushsection __rseq_cs, \"aw\"\n\t"           \
-	".balign 32\n"                                 \
-	"3:\n\t"                                       \
-	".word 0, 0\n\t"                               \
-	".quad 1f, 2f - 1f, 4f\n\t"                    \
-	".popsection\n\t"                              \
-	".pushsection __rseq_cs_ptr_array, \"aw\"\n\t" \
-	".quad 3b\n\t"                                 \
-	".popsection\n\t"                              \
-	".pushsection .text.pcpa_abort, \"ax\"\n\t"    \
-	".inst " PCPA_RSEQ_SIG "\n"                    \
-	"4:\n\t"                                       \
-	"b %l[" #again "]\n\t"                         \
-	".popsection\n\t"                              \
-	"adrp %[l], 3b\n\t"                            \
-	"add %[l], %[l], :lo12:3b\n\t"                 \
-	"str %[l], [%[area], #8]\n"                    \
+#define PCPA_ASM_BEGIN(again)                           \
+	".pushsection __rseq_cs, \"aw?\"\n\t"           \
+	".balign 32\n"                                  \
+	"3:\n\t"                                        \
+	".word 0, 0\n\t"                                \
+	".quad 1f, 2f - 1f, 4f\n\t"                     \
+	".popsection\n\t"                               \
+	".pushsection __rseq_cs_ptr_array, \"aw?\"\n\t" \
+	".quad 3b\n\t"                                  \
+	".popsection\n\t"                               \
+	".pushsection .text.pcpa_abort, \"ax?\"\n\t"    \
+	".inst " PCPA_RSEQ_SIG "\n"                     \
+	"4:\n\t"                                        \
+	"b %l[" #again "]\n\t"                          \
+	".popsection\n\t"                               \
+	"adrp %[l], 3b\n\t"                             \
+	"add %[l], %[l], :lo12:3b\n\t"                  \
+	"str %[l], [%[area], #8]\n"                     \
 	"1:\n\t"
 
 /*

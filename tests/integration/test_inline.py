@@ -144,6 +144,48 @@ def other_standards():
                 compiled(d, compiler, lang, "-c", "-O2", "-std=" + standard, out="x.o")
 
 
+SHARED = """
+#include <pcpalloc_inline.h>
+
+inline void *get(unsigned order)
+{
+	return pcpa_alloc_inline(order);
+}
+
+template <class T> struct box {
+	static void put(T *block)
+	{
+		pcpa_free_inline(block, 0);
+	}
+};
+
+void other();
+"""
+
+
+@test
+def functions_that_several_units_have():
+    """Of inline functions and templates the linker keeps one copy, with all that belongs to it."""
+    requires_release()
+    d = tmp()
+    parts = {"h.h": SHARED,
+             "a.cc": '#include "h.h"\nint main()\n{\n\tvoid *p = get(0);\n\n'
+                     '\tbox<void>::put(p);\n\tother();\n\treturn !p;\n}\n',
+             "b.cc": '#include "h.h"\nvoid other()\n{\n\tbox<void>::put(get(0));\n}\n'}
+    for name, text in parts.items():
+        with open(os.path.join(d, name), "w") as f:
+            f.write(text)
+    for compiler in compilers("cc"):
+        for flags in (["-O0"], ["-O2", "-fno-inline"],
+                      ["-O0", "-ffunction-sections", "-Wl,--gc-sections"]):
+            x = os.path.join(d, "x")
+            r = run([compiler, *FLAGS, *flags, d + "/a.cc", d + "/b.cc", "-o", x,
+                     "-L" + os.path.join(B, "lib"), "-lpcpalloc"], timeout=50)
+            assert r.returncode == 0, (compiler, flags, r.stderr)
+            r = run([x], env=ENV)
+            assert r.returncode == 0, (compiler, flags, r)
+
+
 @test
 def in_either_mode_and_without():
     requires_release()

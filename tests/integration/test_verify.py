@@ -4,6 +4,7 @@
 from harness import *
 
 FAULT = os.path.join(BENCH, "page_fault1")
+ALL = ("static", "kernel", "contention", "fraction", "shuffle", "lowwater", "coldest", "learn")
 
 
 def logged(policy, *params, seconds=2):
@@ -34,7 +35,10 @@ def change(db, sql):
 def every_decision_of_every_policy_is_derived():
     requires_release()
     for policy, params in (("static", ()), ("kernel", ()), ("kernel", ("decay_ms=200",)),
-                           ("contention", ()), ("contention", ("hold_ms=300", "decay_ms=100"))):
+                           ("contention", ()), ("contention", ("hold_ms=300", "decay_ms=100")),
+                           ("fraction", ()), ("shuffle", ("shuffle_ms=300", "hold_ms=300")),
+                           ("lowwater", ("look_ms=200", "hold_ms=300")), ("coldest", ()),
+                           ("learn", ("window_ms=200", "settle_ms=100", "worth_us=0"))):
         db = logged(policy, *params)
         r, v = verify(db)
         assert r.returncode == 0, (policy, r)
@@ -44,7 +48,7 @@ def every_decision_of_every_policy_is_derived():
         c.close()
         assert v["derived"] == n > 0 and v["samples"] > 5, (policy, v, n)
         text = run([PCPTUNE, "verify", "--db", db])
-        assert text.returncode == 0 and f"{n} decisions re-derived" in text.stdout, text
+        assert text.returncode == 0 and f"{n} decision{'s' * (n > 1)} re-derived" in text.stdout, text
 
 
 @test
@@ -109,7 +113,7 @@ def policies_are_listed():
     r = run([PCPTUNE, "policies", "--json"])
     assert r.returncode == 0, r
     found = {p["name"]: p for p in json.loads(r.stdout)["policies"]}
-    assert set(found) >= {"static", "kernel", "contention"}, r
+    assert set(found) >= set(ALL), r
     for p in found.values():
         assert p["version"] and p["summary"] and os.path.exists(p["file"]), p
     text = run([PCPTUNE, "policies"])
@@ -120,7 +124,7 @@ def policies_are_listed():
 
 @test
 def a_policy_is_shown_with_parameters_and_reasons():
-    for name in ("static", "kernel", "contention"):
+    for name in ALL:
         r = run([PCPTUNE, "policies", name, "--json"])
         assert r.returncode == 0, r
         p = json.loads(r.stdout)

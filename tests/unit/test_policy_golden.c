@@ -76,6 +76,22 @@ static const struct {
 	{"contention-flow", "contention", "contend_ppm=500", trace_flow},
 	{"contention-burst", "contention", "hold_ms=2000", trace_burst},
 	{"contention-budget", "contention", "budget_permille=30", trace_fault},
+	{"fraction-fault", "fraction", "", trace_fault},
+	{"fraction-burst", "fraction", "knob=fraction fraction=1000 rules=g0", trace_burst},
+	{"fraction-default-flow", "fraction", "fraction=0", trace_flow},
+	{"shuffle-fault", "shuffle", "", trace_fault},
+	{"shuffle-flow", "shuffle", "", trace_flow},
+	{"shuffle-burst", "shuffle", "hold_ms=2000", trace_burst},
+	{"shuffle-budget", "shuffle", "budget_permille=30 shuffle_ms=1000", trace_fault},
+	{"lowwater-fault", "lowwater", "", trace_fault},
+	{"lowwater-flow", "lowwater", "", trace_flow},
+	{"lowwater-burst", "lowwater", "hold_ms=2000 look_ms=500", trace_burst},
+	{"coldest-fault", "coldest", "", trace_fault},
+	{"coldest-flow", "coldest", "", trace_flow},
+	{"coldest-burst", "coldest", "budget_permille=8 cold_ms=1000", trace_burst},
+	{"learn-fault", "learn", "window_ms=500 settle_ms=300", trace_fault},
+	{"learn-flow", "learn", "window_ms=500 settle_ms=300", trace_flow},
+	{"learn-burst", "learn", "window_ms=500 settle_ms=300 worth_us=1", trace_burst},
 };
 
 static char *slurp(const char *path)

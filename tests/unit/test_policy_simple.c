@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * static and kernel, rule by rule; what every policy must do with odd samples; and that
+ * static, kernel and fraction, rule by rule; what every policy must do with odd samples; and that
  * docs/policies.md names every parameter and every reason.
  */
 #include <errno.h>
@@ -232,7 +232,69 @@ static void test_kernel_cut_by_budget(void **state)
 	model_end(&m);
 }
 
+/* ---- fraction ---- */
+
+/* Limits that fraction sets, for two CPUs that can run; batch 0: left alone. */
+static void knob(const char *params, uint32_t n_used, uint32_t min, uint32_t max, uint32_t batch)
+{
+	struct model m;
+
+	model_new(&m, "fraction", params, 10, 819200);
+	m.shape.low_wmark_pages = 8192;
+	for (uint32_t i = 0; i < n_used; i++)
+		model_alloc(&m, i, 1);
+	ask(&m);
+	for (uint32_t i = 0; i < n_used; i++) {
+		assert_int_equal(m.m[i].st.high_min, min);
+		assert_int_equal(m.m[i].st.high_max, max);
+		assert_in_range(m.m[i].st.high, min, max);
+		assert_int_equal(m.m[i].st.batch, batch ? batch : 63);
+	}
+	ask(&m);
+	assert_string_equal(reason(&m), "in-place");
+	model_end(&m);
+}
+
+static void test_fraction(void **state)
+{
+	(void)state;
+	knob("", 1, 51200, 51200, 0); /* 819200 / 8 / 2 */
+	knob("", 8, 12800, 12800, 0); /* more in use than can run at once */
+	knob("fraction=100", 2, 4096, 4096, 0);
+	knob("fraction=1000000", 1, 252, 252, 0);	       /* four batches at least */
+	knob("fraction=0", 1, 4096, 51200, 0);		       /* tunes itself within these */
+	knob("fraction=0 rules=g1", 1, 4096, 4096, 0);	       /* low watermark / CPUs */
+	knob("knob=fraction rules=g0", 2, 102400, 102400, 96); /* each CPU an eighth */
+	knob("knob=fraction fraction=4000 rules=g0", 2, 204, 204, 51);
+	knob("knob=fraction fraction=0 rules=g0", 2, 378, 378, 63);
+	refused("fraction", "fraction=1");
+	refused("fraction", "fraction=7");
+}
+
+/* What somebody else sets is left for the settle time, and set again then. */
+static void test_fraction_settles(void **state)
+{
+	struct model m;
+	uint32_t n;
+
+	(void)state;
+	model_new(&m, "fraction", "settle_ms=2000", 2, 819200);
+	model_alloc(&m, 0, 1);
+	ask(&m);
+	assert_int_equal(m.answer.n_changes, 1);
+	m.m[0].st.high_max = 60000;
+	for (n = 0; n < 100 && !ask(&m).n_changes; n++)
+		assert_string_equal(reason(&m), "waiting");
+	assert_in_range(n, 18, 19);
+	assert_int_equal(m.m[0].st.high_max, 51200);
+	model_end(&m);
+}
+
 /* ---- all of them ---- */
+
+static const char *const all_policies[] = {"static",  "kernel",	  "contention", "fraction",
+					   "shuffle", "lowwater", "coldest",	"learn"};
+#define N_POLICIES (sizeof(all_policies) / sizeof(all_policies[0]))
 
 static uint64_t seed = 1234567;
 
@@ -309,9 +371,8 @@ static void nonsense(const char *policy)
 static void test_nonsense(void **state)
 {
 	(void)state;
-	nonsense("static");
-	nonsense("kernel");
-	nonsense("contention");
+	for (size_t i = 0; i < N_POLICIES; i++)
+		nonsense(all_policies[i]);
 }
 
 #define DOC_MAX 100000u
@@ -345,19 +406,18 @@ static void named(const char *doc, const char *policy, const char *word)
 /* A row for every parameter, with its default, and for every reason, within its policy's part. */
 static void test_documented(void **state)
 {
-	static const char *const policies[] = {"static", "kernel", "contention"};
 	char *doc = read_doc(), why[POLICY_WHY];
 
 	(void)state;
-	for (size_t i = 0; i < 3; i++) {
+	for (size_t i = 0; i < N_POLICIES; i++) {
 		struct policy_module *m;
 		char head[40], *part, *next;
 
-		assert_int_equal(policy_load(policies[i], NULL, &m, why), 0);
-		snprintf(head, sizeof(head), "\n## %s\n", policies[i]);
+		assert_int_equal(policy_load(all_policies[i], NULL, &m, why), 0);
+		snprintf(head, sizeof(head), "\n## %s\n", all_policies[i]);
 		part = strstr(doc, head);
 		if (!part)
-			fail_msg("docs/policies.md has no part %s", policies[i]);
+			fail_msg("docs/policies.md has no part %s", all_policies[i]);
 		next = strstr(part + strlen(head), "\n## ");
 		part = strndup(part, next ? (size_t)(next - part) : strlen(part));
 		for (uint32_t k = 0; k < policy_desc(m)->n_params; k++) {
@@ -368,11 +428,12 @@ static void test_documented(void **state)
 			snprintf(row, sizeof(row), "| `%s` | %s |", p->name,
 				 p->type == PCPTUNE_PARAM_ENUM ? p->choices[p->def] : def);
 			if (!strstr(part, row))
-				fail_msg("docs/policies.md, %s: no row \"%s\"", policies[i], row);
+				fail_msg("docs/policies.md, %s: no row \"%s\"", all_policies[i],
+					 row);
 		}
 		for (uint32_t id = 1; id < 100; id++)
 			if (policy_reason(m, id))
-				named(part, policies[i], policy_reason(m, id)->name);
+				named(part, all_policies[i], policy_reason(m, id)->name);
 		free(part);
 		policy_unref(m);
 	}
@@ -386,6 +447,7 @@ int main(void)
 		cmocka_unit_test(test_static_defaults), cmocka_unit_test(test_refused_parameters),
 		cmocka_unit_test(test_kernel_bounds),	cmocka_unit_test(test_kernel_decay),
 		cmocka_unit_test(test_kernel_no_decay), cmocka_unit_test(test_kernel_cut_by_budget),
+		cmocka_unit_test(test_fraction),	cmocka_unit_test(test_fraction_settles),
 		cmocka_unit_test(test_nonsense),	cmocka_unit_test(test_documented),
 	};
 

@@ -261,6 +261,11 @@ static void test_every_policy(void **state)
 		{"kernel", "rules=g1"},
 		{"contention", ""},
 		{"contention", "miss_permille=5 hold_ms=500 decay_ms=200 budget_permille=20"},
+		{"fraction", "fraction=100"},
+		{"shuffle", "hold_ms=500 shuffle_ms=1000 budget_permille=20"},
+		{"lowwater", "hold_ms=500 look_ms=200"},
+		{"coldest", "cold_ms=1000 budget_permille=20"},
+		{"learn", "window_ms=300 settle_ms=200 worth_us=0"},
 	};
 
 	(void)state;

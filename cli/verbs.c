@@ -43,6 +43,9 @@ const struct cli_verb cli_verbs[] = {
 	 "import reads lines of time_ns,cpu,order,blocks (\"-\": standard input); blocks > 0 were "
 	 "freed, < 0 allocated.\nexport writes them, to standard output unless OUT is given.\n",
 	 options_trace, cmd_trace, false},
+	{"curve", "show the traffic that any other high would have caused", "",
+	 "Of a trace, or of a log (that of the daemon unless --db names one).\n", options_curve,
+	 cmd_curve, false},
 	{"version", "show the version of this program and of the daemon", "", NULL, options_version,
 	 cmd_version, false},
 	{"help", "show the commands, or the options of one", "[COMMAND]", NULL, options_help,

@@ -13,7 +13,7 @@ _pcptune_policies() {
 _pcptune() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local verb=${COMP_WORDS[1]} opts= kind=
-	local verbs="run status targets log explain set unset policy policies counters check-config verify trace version help" limits="high= high_min= high_max= batch= scale_max= rules="
+	local verbs="run status targets log explain set unset policy policies counters check-config verify trace curve version help" limits="high= high_min= high_max= batch= scale_max= rules="
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -34,6 +34,7 @@ _pcptune() {
 	check-config) opts="--policy-path --json --help" ;;
 	verify) opts="--db --socket --policy-path --json --help" ;;
 	trace) opts="--output --json --help" ;;
+	curve) opts="--trace --db --target --from --to --cpu --batch --svg --socket --json --help" ;;
 	version) opts="--socket --json --help" ;;
 	help) opts="--completion --json --help" ;;
 	esac
@@ -75,6 +76,15 @@ _pcptune() {
 	verify:--socket | verify:-s) kind=file ;;
 	verify:--policy-path) kind=directory ;;
 	trace:--output | trace:-o) kind=file ;;
+	curve:--trace | curve:-t) kind=file ;;
+	curve:--db | curve:-d) kind=file ;;
+	curve:--target) kind=none ;;
+	curve:--from) kind=none ;;
+	curve:--to) kind=none ;;
+	curve:--cpu | curve:-c) kind=none ;;
+	curve:--batch | curve:-b) kind=none ;;
+	curve:--svg) kind=file ;;
+	curve:--socket | curve:-s) kind=file ;;
 	version:--socket | version:-s) kind=file ;;
 	esac
 	case $kind in

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Walks: the net position of the lists of each CPU, from a trace or from the samples of a log, and
+ * what another high would have cost them.
+ *
+ * A trace gives the walk itself. Samples give only what was allocated and freed in each interval, so
+ * the walk is known at their ends: it can not cost less than the walk through those points, and what
+ * it can cost at most follows from how far it may have strayed in between (walk_most()).
+ */
+#ifndef PCPTUNE_EVAL_WALKS_H
+#define PCPTUNE_EVAL_WALKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "eval/curve.h"
+#include "lib/logstore.h"
+#include "lib/trace.h"
+
+#define WALK_STRAYS 26u
+
+/* Intervals by the pages that they may have strayed, in octaves. */
+struct walk_stray {
+	uint64_t intervals, most; /* how many, and the largest of them */
+	uint64_t gross;		  /* pages allocated and freed in them */
+};
+
+struct walk {
+	uint32_t zone, cpu;
+	int64_t position;
+	struct curve curve;
+	uint64_t alloc_pages, free_pages; /* through lists */
+	uint64_t direct_pages; /* past them: orders without a list, lists that were held */
+	struct walk_stray stray[WALK_STRAYS];
+	/* by a log: what was measured, and the settings at the end; high_now 0: not known */
+	uint32_t high_now, batch;
+	uint64_t refilled, refills, drained, drains;
+};
+
+struct walks {
+	struct walk **walk; /* in order of zone and CPU once sealed */
+	size_t n;
+	bool from_log;
+	uint64_t from_ns, to_ns; /* first and last event, or the intervals' ends */
+	uint64_t samples, gaps,
+		lost;	    /* of a log; lost: intervals of a CPU that could not be read */
+	uint64_t backwards; /* of a trace: rows earlier than the one before */
+};
+
+#define WALKS_WHY TRACE_WHY
+
+void walks_init(struct walks *w);
+void walks_free(struct walks *w);
+/* Adds all rows, in their order. batch: for what a trace does not say. */
+int walks_add_trace(struct walks *w, struct trace_reader *t, uint32_t batch, char *why);
+/* Adds the samples of a target between two wall clock times (0, UINT64_MAX: all). */
+int walks_add_log(struct walks *w, struct logstore *ls, const struct log_target *t,
+		  uint64_t from_us, uint64_t to_us, char *why);
+/* Ends the gathering; needed before questions. 0 or -ENOMEM. */
+int walks_seal(struct walks *w);
+
+/* ---- what if ---- */
+
+struct whatif {
+	uint64_t high;
+	uint64_t pages;	      /* both ways, lists that begin empty; what the plain curve says */
+	uint64_t pages_least; /* the less of lists that begin empty and full */
+	uint64_t pages_most;  /* what it may have been at most, by what is known */
+	double locks;	      /* takes of the zone lock */
+};
+
+/* capacity: high as pcptune_band_capacity() has it, by the sizes of moves that were measured. */
+uint64_t walk_capacity(const struct walk *w, uint64_t high);
+void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret);
+/* Adds b to a; high is kept. */
+void whatif_add(struct whatif *a, const struct whatif *b);
+/*
+ * The knee of a falling curve: the point that lies farthest below the line from its first to its
+ * last point, with high on a logarithmic axis. n: none (nothing falls).
+ */
+size_t whatif_knee(const struct whatif *points, size_t n);
+
+#endif

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""curve, of traces and of logs."""
+import random
+import xml.etree.ElementTree
+
+from harness import *
+
+MKLOG = os.path.join(TOOLS, "cli_mklog")
+HEADER = "time_ns,cpu,order,blocks\n"
+
+
+def curve(*words):
+    return run([PCPTUNE, "curve", *words], env={"PCPTUNE_POLICY_PATH": POLICIES, "TZ": "UTC"})
+
+
+def trace(rows):
+    path = os.path.join(tmp(), "t.pct")
+    r = run([PCPTUNE, "trace", "import", "-", path],
+            input=HEADER + "".join(f"{t},{c},0,{b}\n" for t, c, b in rows))
+    assert r.returncode == 0, r
+    return path
+
+
+def walk(n=3000, cpus=2):
+    rng = random.Random(5)
+    return [((i + 1) * 1000000, rng.randrange(cpus), rng.choice((-1, 1)) * rng.randrange(1, 300))
+            for i in range(n)]
+
+
+def brute(rows, cpu, capacity):
+    level = moved = 0
+    for _, c, b in rows:
+        if c == cpu:
+            level += b
+            moved += max(0, -level) + max(0, level - capacity)
+            level = min(max(level, 0), capacity)
+    return moved
+
+
+@test
+def the_points_are_the_truth():
+    rows = walk()
+    j = json.loads(curve("--trace", trace(rows), "--batch", "1", "--json").stdout)
+    assert [c["cpu"] for c in j["cpus"]] == [0, 1] and j["lower_bound"] is True, j
+    for c in j["cpus"]:
+        assert len(c["points"]) > 40
+        for p in c["points"]:
+            assert p["pages"] == p["locks"] == brute(rows, c["cpu"], p["high"] - 1), p
+            assert abs(p["pages_per_s"] * j["seconds"] / max(p["pages"], 1) - (p["pages"] > 0)) < 1e-4
+        assert c["knee"] in [p["high"] for p in c["points"]] and c["high_now"] is None, c
+    for i, p in enumerate(j["total"]["points"]):
+        assert p["pages"] == sum(c["points"][i]["pages"] for c in j["cpus"])
+
+
+@test
+def text_svg_and_one_cpu():
+    path = trace(walk())
+    svg = path + ".svg"
+    r = curve("-t", path, "-c", "1", "--svg", svg)
+    assert r.returncode == 0 and "K: knee" in r.stdout and "lower bound" in r.stdout, r
+    rows = [l.split() for l in r.stdout.splitlines() if re.match(r" +0 +1 ", l)]
+    assert len(rows) == 1 and not re.search(r"^ +0 +0 ", r.stdout, re.M), r.stdout
+    root = xml.etree.ElementTree.parse(svg).getroot()
+    assert root.tag.endswith("svg") and "knee" in "".join(root.itertext())
+
+
+@test
+def a_log_says_what_it_can_not_tell():
+    db = os.path.join(tmp(), "log.db")
+    assert run([MKLOG, db], env={"PCPTUNE_POLICY_PATH": POLICIES}).returncode == 0
+    r = curve("--db", db)
+    assert r.returncode == 2 and "name one by its id with --target: 1 page_fault1, 2" in r.stderr, r
+    r = curve("--db", db, "--target", "1")
+    assert r.returncode == 0 and "the sums of an interval" in r.stdout and "^: high now" in r.stdout, r
+    j = json.loads(curve("--db", db, "--target", "page_fault1", "--json").stdout)
+    assert j["kind"] == "log" and j["samples"] > 0, j
+    c = j["cpus"][0]
+    assert c["high_now"] == 378 and c["now"]["pages"] <= c["now"]["pages_most"], c
+    assert c["measured_pages"] == 5000 * j["samples"], c
+    r = curve("--db", db, "--target", "1", "--from", "2027-01-01")
+    assert r.returncode == 3 and "nothing was allocated" in r.stderr, r
+    r = curve("--db", db, "--target", "nginx")
+    assert r.returncode == 3 and "no target \"nginx\"; targets: 1 page_fault1" in r.stderr, r
+
+
+@test
+def wrong_calls_and_empty_traces():
+    path = trace([])
+    r = curve("--trace", path)
+    assert r.returncode == 3 and "nothing was allocated or freed" in r.stderr and not r.stdout, r
+    assert curve("--trace", trace([(5, 0, -3)]), "--cpu", "4").returncode == 3
+    r = curve("--trace", trace([(5, 0, -3)]))
+    assert r.returncode == 0, r
+    for words, text in ((("-t", path, "-d", "x"), "one of them"),
+                        (("-t", path, "--batch", "0"), "1 to 1024"),
+                        (("-t", path, "--from", "-1m"), "for a log")):
+        r = curve(*words)
+        assert r.returncode == 2 and text in r.stderr, r
+    with open(path, "rb") as f:
+        whole = f.read()
+    with open(path, "wb") as f:
+        f.write(whole[:-3])
+    r = curve("--trace", path)
+    assert r.returncode == 1 and "byte" in r.stderr and not r.stdout, r
+
+
+main()

@@ -290,7 +290,7 @@ static int import(const char *text, size_t len, struct file *f, char *why)
 {
 	FILE *out = open_memstream(&f->data, &f->len),
 	     *in = fmemopen((void *)(uintptr_t)text, len, "r");
-	struct trace_writer *w;
+	struct trace_writer *w = NULL;
 	uint64_t rows = 0;
 	int e;
 

@@ -77,10 +77,9 @@ static __attribute__((noinline)) void *alloc_ours(size_t size)
 	return p ? p : alloc_next(size);
 }
 
-/* preload_fast.lo is 0, or preload_lo. */
 static void *alloc_plain(size_t size)
 {
-	if (__builtin_expect(size < pcpa_get(&preload_fast.lo), 1) || !preload_wants(size))
+	if (__builtin_expect(size < pcpa_get(&preload_lo), 1) || !preload_wants(size))
 		return alloc_next(size);
 	return alloc_ours(size);
 }

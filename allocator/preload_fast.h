@@ -4,15 +4,20 @@
  *
  * A request of a size in question (one comparison) becomes a block of order 0 to 3, which is
  * popped, and the call is counted by one addition to a word of the thread. A block to be freed is
- * ours if its address lies at a page in a zone (one comparison); its tag tells its order, and it is
+ * ours if it begins at a page of this CPU's zone; the tag of the page tells its order, and it is
  * pushed. Nothing here calls anything or takes a lock: what is empty, full, aborted, of another
  * size, of the next malloc or wrong is left to the slow path, which asks all again.
  *
  * Nothing is written about a block. So one that is freed twice while it is on a list is noticed
  * where its second copy reaches the zone, as with pcpa_free().
  *
- * preload_fast is written after the first block was served, `sizes` last (release), which goes back
- * to 0 when the process ends. preload_mine belongs to its thread.
+ * Which list a block goes to is known late: the tag is found by the address, and that has often
+ * just been popped, so that each call would wait for the one before. Where all that the thread
+ * asked for lately was of one order, that order is guessed, and only confirmed by the tag. Where
+ * orders are mixed, wrong guesses would cost more than waiting, and none is made.
+ *
+ * pcpa_fast.preload is written after the first block was served, `sizes` last (release), which goes
+ * back to 0 when the process ends. preload_mine belongs to its thread.
  */
 #ifndef PCPALLOC_PRELOAD_FAST_H
 #define PCPALLOC_PRELOAD_FAST_H
@@ -22,27 +27,23 @@
 #include "allocator/preload.h"
 #include "allocator/rseq.h"
 
-/* A zone as free sees it. pages_end: 0, or the number of pages, written last (release). */
-struct preload_span {
+/* Where there is one zone alone: what lies outside is not ours. bytes: else 0; written last. */
+struct preload_only_zone {
 	uintptr_t base;
-	size_t pages_end;
-	const struct pcpa_page *pages;
-	const uint16_t *lengths; /* preload_zone.c; 0: a block of order 0 to 3, or none */
-	struct pcpa_lists *lists;
+	size_t bytes;
 };
 
-/* The sizes and the first zone are on one line. */
-struct preload_fast {
-	size_t lo, sizes; /* sizes from lo, so many; 0: none */
-	size_t n_zones;
-	struct preload_span zone[PCPTUNE_MAX_ZONES];
-	uint64_t counted[PCPTUNE_COSTLY_ORDER + 1]; /* for each order, see struct preload_mine */
-} __attribute__((aligned(128)));
-
-extern struct preload_fast preload_fast;
+extern struct preload_only_zone preload_only_zone;
 
 #define PRELOAD_FAST_PAGES (1u << PCPTUNE_COSTLY_ORDER)
 #define PRELOAD_FAST_SIZE  ((size_t)PRELOAD_FAST_PAGES << PCPTUNE_PAGE_SHIFT)
+
+/*
+ * The order of a size is the place of the highest bit of size - 1, less that of 4095. So sizes up
+ * to half a page are left to the slow path.
+ */
+#define PRELOAD_RANK	   (PCPTUNE_PAGE_SHIFT - 1)
+#define PRELOAD_FAST_LEAST ((size_t)PCPA_PAGE_SIZE / 2 + 1)
 
 /*
  * gathered: bits 0 to 31 bytes, 32 to 51 pages, 52 to 63 how many calls more may be gathered. When
@@ -50,16 +51,18 @@ extern struct preload_fast preload_fast;
  */
 struct preload_mine {
 	uint64_t gathered;
-	uint32_t singles; /* frees of single pages in a row */
+	uint32_t guess; /* PRELOAD_GUESS + the order of all that was gathered last, or one below */
 };
+
+/* Of `guess`. Before there are sections a thread must not enter one: their `offset` is not set. */
+enum { PRELOAD_NO_SECTIONS, PRELOAD_NO_GUESS, PRELOAD_GUESS };
 
 extern PRELOAD_TLS struct preload_mine preload_mine;
 
-#define PRELOAD_GATHER_MAX   64u
-#define PRELOAD_PAGES_SHIFT  32u
-#define PRELOAD_CALLS_SHIFT  52u
-#define PRELOAD_PAGES_MASK   ((1u << (PRELOAD_CALLS_SHIFT - PRELOAD_PAGES_SHIFT)) - 1)
-#define PRELOAD_MANY_SINGLES 16u
+#define PRELOAD_GATHER_MAX  64u
+#define PRELOAD_PAGES_SHIFT 32u
+#define PRELOAD_CALLS_SHIFT 52u
+#define PRELOAD_PAGES_MASK  ((1u << (PRELOAD_CALLS_SHIFT - PRELOAD_PAGES_SHIFT)) - 1)
 _Static_assert(PRELOAD_GATHER_MAX *(uint64_t)PCPA_MAX_EXACT >> PRELOAD_PAGES_SHIFT == 0, "bytes");
 _Static_assert(PRELOAD_GATHER_MAX *(uint64_t)PCPA_MAX_EXACT / 4096 <= PRELOAD_PAGES_MASK, "pages");
 
@@ -69,29 +72,194 @@ static inline uint64_t preload_counted(size_t pages)
 	return ((uint64_t)pages << PRELOAD_PAGES_SHIFT) - (UINT64_C(1) << PRELOAD_CALLS_SHIFT);
 }
 
-/* The order of a size of at most PRELOAD_FAST_SIZE: that of the number of its last page. */
-static inline unsigned preload_order(size_t size)
+/* ---- the sections, from the pieces of pcpalloc_inline.h and rseq_sections.h ---- */
+
+#ifdef PCPA_RSEQ
+
+#if defined(__x86_64__)
+
+/* The list of order 0 of this CPU; the others follow it. */
+#define PRELOAD_ASM_FIRST_LIST            \
+	"movl %%fs:4(%[area]), %k[l]\n\t" \
+	"cmpl (%[fast]), %k[l]\n\t"       \
+	"jae %l[no]\n\t"                  \
+	"shlq $6, %[l]\n\t"               \
+	"movq %c[own](%[fast], %[l]), %[l]\n\t"
+
+/* After PCPA_ASM_FIND: tag and kind of the page are those of a block in use, and of no row. */
+#define PRELOAD_ASM_TAG                   \
+	"movq 48(%[l]), %[w]\n\t"         \
+	"shlq $4, %[i]\n\t"               \
+	"cmpl %k[tag], 8(%[w], %[i])\n\t" \
+	"jne %l[no]\n\t"
+
+/* The same for any order with a list, and l becomes that list. */
+#define PRELOAD_ASM_LIST_BY_TAG         \
+	"movq 48(%[l]), %[w]\n\t"       \
+	"shlq $4, %[i]\n\t"             \
+	"movl 8(%[w], %[i]), %k[i]\n\t" \
+	"subl %[in_use], %k[i]\n\t"     \
+	"cmpl %[last], %k[i]\n\t"       \
+	"ja %l[no]\n\t"                 \
+	"shlq $6, %[i]\n\t"             \
+	"addq %[i], %[l]\n\t"
+
+static inline uint64_t preload_rank(size_t size)
 {
-	return 63u ^ (unsigned)__builtin_clzl((size - 1) >> (PCPTUNE_PAGE_SHIFT - 1) | 1);
+	uint64_t rank;
+
+	/* the compiler does not know that all 64 bits are written */
+	__asm__("bsrq %1, %0" : "=r"(rank) : "r"(size - 1) : "cc");
+	return rank;
+}
+
+#else
+
+#define PRELOAD_ASM_FIRST_LIST                \
+	"ldr %w[l], [%[area], #4]\n\t"        \
+	"ldar %w[w], [%[fast]]\n\t"           \
+	"cmp %w[l], %w[w]\n\t"                \
+	"b.hs %l[no]\n\t"                     \
+	"add %[l], %[fast], %[l], lsl #6\n\t" \
+	"ldr %[l], [%[l], %c[own]]\n\t"
+
+#define PRELOAD_ASM_TAG                    \
+	"ldr %[w], [%[l], #48]\n\t"        \
+	"add %[w], %[w], %[i], lsl #4\n\t" \
+	"ldr %w[w], [%[w], #8]\n\t"        \
+	"cmp %w[w], %w[tag]\n\t"           \
+	"b.ne %l[no]\n\t"
+
+#define PRELOAD_ASM_LIST_BY_TAG            \
+	"ldr %[w], [%[l], #48]\n\t"        \
+	"add %[w], %[w], %[i], lsl #4\n\t" \
+	"ldr %w[i], [%[w], #8]\n\t"        \
+	"sub %w[i], %w[i], %[in_use]\n\t"  \
+	"cmp %w[i], %[last]\n\t"           \
+	"b.hi %l[no]\n\t"                  \
+	"add %[l], %[l], %[i], lsl #6\n\t"
+
+static inline uint64_t preload_rank(size_t size)
+{
+	return 63u ^ (unsigned)__builtin_clzl(size - 1);
+}
+
+#endif
+
+static inline __attribute__((always_inline)) bool preload_pop(uint64_t rank, void **ret_block)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_OWN_LIST PCPA_ASM_POP
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
+			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(rank),
+				[own] "i"((long)offsetof(struct pcpa_fast, own) -
+					  (long)(PRELOAD_RANK * sizeof(void *)))
+			      : "memory", "cc"
+			      : no);
+	*ret_block = (void *)r;
+	return true;
+no:
+	return false;
+}
+
+static inline __attribute__((always_inline)) bool preload_push_guessed(void *block, uint64_t order)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(no)
+				      PCPA_ASM_OWN_LIST PCPA_ASM_FIND PRELOAD_ASM_TAG PCPA_ASM_PUSH
+			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
+				[own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
+				[tag] "r"(order + pcpa_tag(PCPA_IN_USE, 0))
+			      : "memory", "cc"
+			      : no);
+	return true;
+no:
+	return false;
+}
+
+static inline __attribute__((always_inline)) bool preload_push(void *block)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(
+		PCPA_ASM_BEGIN(no)
+			PRELOAD_ASM_FIRST_LIST PCPA_ASM_FIND PRELOAD_ASM_LIST_BY_TAG PCPA_ASM_PUSH
+		: [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+		: [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast),
+		  [own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
+		  [in_use] "i"(PCPA_IN_USE << 8), [last] "i"(PCPTUNE_COSTLY_ORDER)
+		: "memory", "cc"
+		: no);
+	return true;
+no:
+	return false;
+}
+
+_Static_assert(PCPA_OWN_ROW * sizeof(void *) == 64 && sizeof(struct pcptune_list) == 64 &&
+		       sizeof(struct pcpa_page) == 16 && offsetof(struct pcpa_page, tag) == 8 &&
+		       offsetof(struct pcpa_page, kind) == 10 && PCPA_BACKED == 0,
+	       "the sections know these");
+
+#else
+
+static inline uint64_t preload_rank(size_t size)
+{
+	(void)size;
+	return PRELOAD_RANK;
+}
+
+static inline bool preload_pop(uint64_t rank, void **ret_block)
+{
+	(void)rank, (void)ret_block;
+	return false;
+}
+
+static inline bool preload_push_guessed(void *block, uint64_t order)
+{
+	(void)block, (void)order;
+	return false;
+}
+
+static inline bool preload_push(void *block)
+{
+	(void)block;
+	return false;
+}
+
+#endif
+
+/* ---- what malloc and free begin with ---- */
+
+static inline bool preload_fast_wants(size_t size)
+{
+#if defined(__x86_64__) && defined(PCPA_RSEQ)
+	/* the processor keeps loads in order, and atomic ones would be two instructions more */
+	bool wants = __builtin_expect(size - pcpa_fast.preload.lo < pcpa_fast.preload.sizes, 1);
+
+	__atomic_signal_fence(__ATOMIC_ACQUIRE);
+	return wants;
+#else
+	size_t sizes = __atomic_load_n(&pcpa_fast.preload.sizes, __ATOMIC_ACQUIRE);
+
+	return size - pcpa_get(&pcpa_fast.preload.lo) < sizes;
+#endif
 }
 
 /* false: the slow path has the say. */
 static inline __attribute__((always_inline)) bool preload_fast_alloc(size_t size, void **ret)
 {
-	const struct preload_fast *f = &preload_fast;
-	enum pcpa_section how;
-	uint64_t counted;
-	unsigned order;
+	uint64_t counted, rank;
 	void *p;
 
-	if (__builtin_expect(
-		    size - pcpa_get(&f->lo) >= __atomic_load_n(&f->sizes, __ATOMIC_ACQUIRE), 0))
+	if (!preload_fast_wants(size))
 		return false;
-	order = preload_order(size);
-	p = pcpa_section_pop(&pcpa_home_lists[order], &how);
-	if (__builtin_expect(how != PCPA_SECTION_DONE, 0))
+	rank = preload_rank(size);
+	if (!preload_pop(rank, &p))
 		return false;
-	counted = f->counted[order] + size;
+	counted = pcpa_fast.preload.counted[rank - PRELOAD_RANK] + size;
 	if (__builtin_expect(
 		    !__builtin_add_overflow(preload_mine.gathered, counted, &preload_mine.gathered),
 		    0))
@@ -100,62 +268,25 @@ static inline __attribute__((always_inline)) bool preload_fast_alloc(size_t size
 	return true;
 }
 
-/*
- * The zone of an address that is the start of one of its pages, and the number of that page; NULL:
- * none. An address between two pages turns into a page number above all others.
- */
-static inline const struct preload_span *preload_span_of(const void *p, size_t *ret_page)
+/* false: the slow path has the say. */
+static inline __attribute__((always_inline)) bool preload_fast_free(void *p)
 {
-	const struct preload_span *z = preload_fast.zone;
+	uint32_t guess;
 
-	for (;; z++) {
-		uintptr_t at = (uintptr_t)p - z->base;
-
-		at = at >> PCPTUNE_PAGE_SHIFT | at << (64 - PCPTUNE_PAGE_SHIFT);
-		*ret_page = at;
-		if (__builtin_expect(at < __atomic_load_n(&z->pages_end, __ATOMIC_ACQUIRE), 1))
-			return z;
-		if (z + 1 >= preload_fast.zone + pcpa_get(&preload_fast.n_zones))
-			return NULL;
-	}
+	if ((uintptr_t)p % PCPA_PAGE_SIZE)
+		return false;
+	guess = preload_mine.guess;
+	if (__builtin_expect(guess >= PRELOAD_GUESS, 1))
+		return preload_push_guessed(p, guess - PRELOAD_GUESS);
+	return guess != PRELOAD_NO_SECTIONS && preload_push(p);
 }
 
 /* true: surely not ours, be it NULL. */
 static inline bool preload_fast_foreign(const void *p)
 {
-	const struct preload_span *z = preload_fast.zone;
+	size_t bytes = __atomic_load_n(&preload_only_zone.bytes, __ATOMIC_ACQUIRE);
 
-	return pcpa_get(&preload_fast.n_zones) == 1 &&
-	       (uintptr_t)p - z->base >= z->pages_end << PCPTUNE_PAGE_SHIFT;
-}
-
-/* false: the slow path has the say. */
-static inline __attribute__((always_inline)) bool preload_fast_free(void *p)
-{
-	const struct preload_span *z;
-	uint32_t order;
-	size_t page;
-
-	z = preload_span_of(p, &page);
-	if (!z)
-		return false;
-	/* any other tag turns into an order above all */
-	order = (uint32_t)pcpa_get(&z->pages[page].tag) - pcpa_tag(PCPA_IN_USE, 0);
-	if (__builtin_expect((order | pcpa_get(&z->lengths[page])) > PCPTUNE_COSTLY_ORDER, 0))
-		return false;
-	/*
-	 * Which list it is becomes known late: the tag is found by the address, and that is often
-	 * just being popped. Where all are single pages we do not wait for it; where orders are
-	 * mixed, a guess would cost more than waiting.
-	 */
-	if (__builtin_expect(preload_mine.singles >= PRELOAD_MANY_SINGLES, 1)) {
-		if (__builtin_expect(order == 0, 1))
-			return pcpa_section_push(&z->lists[0], p) == PCPA_SECTION_DONE;
-		preload_mine.singles = 0;
-	} else {
-		preload_mine.singles = order ? 0 : preload_mine.singles + 1;
-	}
-	return pcpa_section_push(&z->lists[order], p) == PCPA_SECTION_DONE;
+	return bytes && (uintptr_t)p - preload_only_zone.base >= bytes;
 }
 
 #endif

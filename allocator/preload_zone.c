@@ -2,11 +2,11 @@
 /*
  * Our side of malloc: page-grain blocks and how long they are.
  *
- * Lengths. free() is told an address alone. A block of up to 8 pages is one buddy block, and its
- * tag has its order. A longer one is a row of buddy blocks: how many pages it has is kept in a
- * table beside the zone, 16 bits for each of its pages, reserved at the first block and backed by
- * memory only where such rows are. The other pages of a row are marked as inner ones there, since
- * a piece of it looks like a block otherwise. Entries are written by the thread that owns the
+ * Lengths. free() is told an address alone. A block of up to 8 pages is one buddy block, and the
+ * tag of its first page has its order. A longer one is a row of buddy blocks: how many pages it has
+ * is kept in a table beside the zone, 16 bits for each of its pages, reserved at the first block and
+ * backed by memory only where rows begin. The blocks of a row are marked (PCPA_ROW), since each of
+ * them looks like a block of its own otherwise. All this is written by the thread that owns the
  * block, before it returns the address and before it gives the pages back. free() takes the length
  * out with an exchange, so that of two frees of one row (a bug of the program) only one gets
  * through, and the other is reported.
@@ -35,17 +35,17 @@
 #define DEFAULT_MIN  PAGE
 #define DEFAULT_MAX  PCPA_MAX_EXACT
 #define GATHER_SHIFT 5
+#define FEW_CALLS    8u
 
 extern char **environ;
 
 size_t preload_lo, preload_span = SIZE_MAX;
-struct preload_fast preload_fast;
+struct preload_only_zone preload_only_zone;
 
 enum state { UNREAD, READY, PASS_ON };
 static uint32_t state; /* enum state; moves away from UNREAD once */
 
-static uint16_t *lengths[PCPTUNE_MAX_ZONES]; /* pages of the row that begins at a page, or INNER */
-#define INNER UINT16_MAX
+static uint16_t *lengths[PCPTUNE_MAX_ZONES]; /* pages of the row that begins at a page */
 #define WHOLE PRELOAD_FAST_PAGES /* blocks of up to so many pages have their length in their tag */
 
 static PRELOAD_TLS bool inside;
@@ -95,12 +95,15 @@ static size_t setting(const char *name, size_t def)
 /* Of the sizes that are ours, those that the fast path serves, or none. */
 static void set_fast_sizes(bool none)
 {
-	size_t lo = preload_lo, end = PRELOAD_FAST_SIZE + 1;
+	size_t lo = preload_lo, end = preload_lo + preload_span + 1;
 
-	if (end > lo + preload_span + 1)
-		end = lo + preload_span + 1;
-	pcpa_put(&preload_fast.lo, lo);
-	__atomic_store_n(&preload_fast.sizes, none || end < lo ? 0 : end - lo, __ATOMIC_RELEASE);
+	if (lo < PRELOAD_FAST_LEAST)
+		lo = PRELOAD_FAST_LEAST;
+	if (end > PRELOAD_FAST_SIZE + 1)
+		end = PRELOAD_FAST_SIZE + 1;
+	pcpa_put(&pcpa_fast.preload.lo, lo);
+	__atomic_store_n(&pcpa_fast.preload.sizes, none || end < lo ? 0 : end - lo,
+			 __ATOMIC_RELEASE);
 }
 
 static void set_range(size_t min, size_t max)
@@ -162,13 +165,31 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool have_key;
 static bool ending; /* the process is: nobody may come by any more */
 
+static void guess_nothing(void)
+{
+	preload_mine.guess = pcpa_fast_cpus() ? PRELOAD_NO_GUESS : PRELOAD_NO_SECTIONS;
+}
+
+/* What was asked for lately tells what free() may expect. Few calls tell nothing. */
+static void guess_order(uint64_t calls, uint64_t pages)
+{
+	if (calls < FEW_CALLS)
+		return;
+	guess_nothing();
+	for (unsigned order = 0; order <= PCPTUNE_COSTLY_ORDER; order++)
+		if (preload_mine.guess && pages == calls << order)
+			preload_mine.guess = PRELOAD_GUESS + order;
+}
+
 static void take_gathered(struct gathered *g)
 {
-	uint64_t w = preload_mine.gathered;
+	uint64_t w = preload_mine.gathered, calls = g->limit - (w >> PRELOAD_CALLS_SHIFT),
+		 pages = w >> PRELOAD_PAGES_SHIFT & PRELOAD_PAGES_MASK;
 
 	preload_mine.gathered = 0;
-	g->calls += g->limit - (w >> PRELOAD_CALLS_SHIFT);
-	g->pages += w >> PRELOAD_PAGES_SHIFT & PRELOAD_PAGES_MASK;
+	guess_order(calls, pages);
+	g->calls += calls;
+	g->pages += pages;
 	g->bytes += w & UINT32_MAX;
 	g->limit = 0;
 }
@@ -288,42 +309,86 @@ static uint16_t *make_lengths(const struct pcpa_zone *z)
 	return none;
 }
 
-/* The entry of a block that may begin at p, NULL: none can. */
-static uint16_t *length_at(const void *p, bool make)
+static uint16_t *lengths_of(const struct pcpa_zone *z)
 {
-	const struct pcpa_zone *z = pcpa_heap_zone_of(p);
-	uint16_t *t;
+	uint16_t *t = __atomic_load_n(&lengths[z->id], __ATOMIC_ACQUIRE);
 
-	if (!z || (uintptr_t)p % PAGE)
-		return NULL;
-	t = __atomic_load_n(&lengths[z->id], __ATOMIC_ACQUIRE);
-	if (!t && make)
-		t = make_lengths(z);
-	return t ? &t[pcpa_page_number(z, p)] : NULL;
+	return t ? t : make_lengths(z);
 }
 
-/* Pages of the block that begins at p, with this entry or NULL; 0: none does. */
-static size_t pages_at(const void *p, const uint16_t *length)
+/* With the first block, while there is address space: a program may limit itself later. */
+static void make_all_lengths(void)
+{
+	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
+		lengths_of(&pcpa_heap.zones[i]);
+}
+
+/* Pages of the block that begins at p; 0: none does. */
+static size_t pages_at(const void *p)
 {
 	const struct pcpa_zone *z = pcpa_heap_zone_of(p);
-	size_t pages = length ? pcpa_get(length) : INNER;
-	uint32_t order;
+	const struct pcpa_page *page;
+	const uint16_t *t;
+	uint32_t pfn, order;
 
-	if (pages)
-		return pages == INNER ? 0 : pages;
-	order = (uint32_t)pcpa_tag_get(z, pcpa_page_number(z, p)) - pcpa_tag(PCPA_IN_USE, 0);
-	return order > PCPTUNE_COSTLY_ORDER ? 0 : (size_t)1 << order;
+	if (!z || (uintptr_t)p % PAGE)
+		return 0;
+	pfn = pcpa_page_number(z, p);
+	t = __atomic_load_n(&lengths[z->id], __ATOMIC_ACQUIRE);
+	if (t && pcpa_get(&t[pfn]))
+		return pcpa_get(&t[pfn]);
+	page = &z->pages[pfn];
+	/* any other tag turns into an order above all */
+	order = (uint32_t)pcpa_tag_get(z, pfn) - pcpa_tag(PCPA_IN_USE, 0);
+	return order > PCPTUNE_COSTLY_ORDER || pcpa_get(&page->kind) == PCPA_ROW
+		       ? 0
+		       : (size_t)1 << order;
 }
 
 size_t preload_zone_size(const void *p)
 {
-	return pages_at(p, length_at(p, false)) * PAGE;
+	return pages_at(p) * PAGE;
 }
 
-/* Of a row of n pages: the others are inner ones, or not any more. */
-static void mark_inner(uint16_t *length, size_t n, bool inner)
+/* The blocks of pages [at, end) of what begins at pfn. */
+static void mark_blocks(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end, uint16_t kind)
 {
-	memset(length + 1, inner ? 0xff : 0, (n - 1) * sizeof(*length));
+	while (at < end) {
+		struct pcpa_page *page = &z->pages[pfn + at];
+
+		pcpa_put(&page->kind, kind);
+		at += (size_t)1 << (pcpa_get(&page->tag) & 0xff);
+	}
+}
+
+/* A row of n pages begins at p. false: no address space for the table. */
+static bool make_row(const void *p, size_t n)
+{
+	struct pcpa_zone *z = pcpa_heap_zone_of(p);
+	uint32_t pfn = pcpa_page_number(z, p);
+	uint16_t *t = lengths_of(z);
+
+	if (!t)
+		return false;
+	mark_blocks(z, pfn, 0, n, PCPA_ROW);
+	pcpa_put(&t[pfn], (uint16_t)n);
+	return true;
+}
+
+/* The pages of the block at p, which is not to be freed again; 0: none begins there. */
+static size_t take_out(const void *p)
+{
+	size_t pages = pages_at(p);
+	struct pcpa_zone *z;
+	uint32_t pfn;
+
+	if (pages <= WHOLE)
+		return pages;
+	z = pcpa_heap_zone_of(p);
+	pfn = pcpa_page_number(z, p);
+	pages = __atomic_exchange_n(&lengths[z->id][pfn], 0, __ATOMIC_RELAXED);
+	mark_blocks(z, pfn, 0, pages, PCPA_BACKED);
+	return pages;
 }
 
 /*
@@ -332,25 +397,16 @@ static void mark_inner(uint16_t *length, size_t n, bool inner)
  */
 static void open_fast_path(void)
 {
-	struct preload_fast *f = &preload_fast;
-	uint32_t n = pcpa_heap.n_zones;
+	const struct pcpa_zone *z = &pcpa_heap.zones[0];
 
 	if (!pcpa_fast_cpus() || pcpa_get(&ending))
 		return;
-	for (uint32_t i = 0; i < n; i++) {
-		struct preload_span *z = &f->zone[i];
-
-		if (!pcpa_get(&lengths[i]) && !make_lengths(&pcpa_heap.zones[i]))
-			return;
-		pcpa_put(&z->lengths, lengths[i]);
-		pcpa_put(&z->pages, pcpa_heap.zones[i].pages);
-		pcpa_put(&z->lists, pcpa_fast.zone[i]);
-		pcpa_put(&z->base, pcpa_heap.zones[i].base);
-		__atomic_store_n(&z->pages_end, pcpa_heap.zones[i].n_pages, __ATOMIC_RELEASE);
+	if (pcpa_heap.n_zones == 1) {
+		pcpa_put(&preload_only_zone.base, z->base);
+		__atomic_store_n(&preload_only_zone.bytes, z->n_pages * PAGE, __ATOMIC_RELEASE);
 	}
 	for (unsigned order = 0; order <= PCPTUNE_COSTLY_ORDER; order++)
-		pcpa_put(&f->counted[order], preload_counted((size_t)1 << order));
-	__atomic_store_n(&f->n_zones, n, __ATOMIC_RELEASE);
+		pcpa_put(&pcpa_fast.preload.counted[order], preload_counted((size_t)1 << order));
 	set_fast_sizes(false);
 }
 
@@ -359,22 +415,18 @@ static void open_fast_path(void)
 /* `inside` is set. pages: at least what size needs. */
 static void *take(size_t size, size_t pages, size_t align)
 {
-	uint16_t *length;
 	void *p = pcpa_alloc_exact(pages * PAGE, align ? align : PAGE);
 
 	if (!p)
 		return NULL;
-	length = length_at(p, true);
-	if (!length) {
+	if (__builtin_expect(!pcpa_get(&lengths[0]), 0))
+		make_all_lengths();
+	if (pages > WHOLE && !make_row(p, pages)) {
 		pcpa_free_exact(p, pages * PAGE);
 		return NULL;
 	}
-	if (pages > WHOLE) {
-		mark_inner(length, pages, true);
-		pcpa_put(length, (uint16_t)pages);
-	}
 	count_call(size, pages);
-	if (__builtin_expect(!pcpa_get(&preload_fast.sizes), 0))
+	if (__builtin_expect(!pcpa_get(&pcpa_fast.preload.sizes), 0))
 		open_fast_path();
 	return p;
 }
@@ -423,20 +475,6 @@ void *preload_zone_alloc_growing(size_t size)
 	return may_serve(size) ? alloc(size, pages, 0) : NULL;
 }
 
-/* The pages of the block at p, which is not to be freed again; 0: none begins there. */
-static size_t take_out(const void *p)
-{
-	uint16_t *length = length_at(p, false);
-	size_t pages = pages_at(p, length);
-
-	if (pages <= WHOLE)
-		return pages;
-	pages = __atomic_exchange_n(length, 0, __ATOMIC_RELAXED);
-	if (pages)
-		mark_inner(length, pages, false);
-	return pages;
-}
-
 void preload_zone_free(void *p, const void *caller)
 {
 	size_t pages = take_out(p);
@@ -444,6 +482,9 @@ void preload_zone_free(void *p, const void *caller)
 	int e = errno;
 
 	inside = true;
+	if (preload_mine.guess < PRELOAD_GUESS ||
+	    pages != (size_t)1 << (preload_mine.guess - PRELOAD_GUESS))
+		guess_nothing();
 	if (pages)
 		pcpa_free_exact(p, pages * PAGE);
 	else
@@ -474,38 +515,38 @@ static void make_border(struct pcpa_zone *z, uint32_t first, uint32_t at)
 	}
 }
 
-static void give_tail_back(void *p, size_t have, size_t keep)
+static void give_tail_back(struct pcpa_zone *z, uint32_t pfn, size_t have, size_t keep)
 {
-	struct pcpa_zone *z = pcpa_heap_zone_of(p);
-	uint32_t first = pcpa_page_number(z, p), pfn = first + (uint32_t)keep;
 	bool was = inside;
+	size_t at = keep;
 	unsigned order;
 
 	inside = true;
-	make_border(z, first, (uint32_t)keep);
-	while (pfn < first + have) {
-		order = pcpa_tag_get(z, pfn) & 0xff;
-		pcpa_pcp_give(z, pcpa_cpu_slot(), pfn, 0, (size_t)1 << order);
-		pfn += 1u << order;
+	make_border(z, pfn, (uint32_t)keep);
+	mark_blocks(z, pfn, 0, keep, keep > WHOLE ? PCPA_ROW : PCPA_BACKED);
+	mark_blocks(z, pfn, keep, have, PCPA_BACKED);
+	while (at < have) {
+		order = pcpa_tag_get(z, pfn + (uint32_t)at) & 0xff;
+		pcpa_pcp_give(z, pcpa_cpu_slot(), pfn + (uint32_t)at, 0, (size_t)1 << order);
+		at += (size_t)1 << order;
 	}
 	inside = was;
 }
 
 bool preload_zone_resize(void *p, size_t size)
 {
-	uint16_t *length = length_at(p, false);
-	size_t need = pages_of(size), have = pages_at(p, length);
+	size_t need = pages_of(size), have = pages_at(p);
+	struct pcpa_zone *z;
+	uint32_t pfn;
 
 	if (need > have || !need)
 		return false;
 	if (have <= need + spare(need))
 		return true;
-	if (have > WHOLE) {
-		mark_inner(length, have, false);
-		if (need > WHOLE)
-			mark_inner(length, need, true);
-		pcpa_put(length, need > WHOLE ? (uint16_t)need : 0);
-	}
-	give_tail_back(p, have, need);
+	z = pcpa_heap_zone_of(p);
+	pfn = pcpa_page_number(z, p);
+	if (have > WHOLE)
+		pcpa_put(&lengths[z->id][pfn], need > WHOLE ? (uint16_t)need : 0);
+	give_tail_back(z, pfn, have, need);
 	return true;
 }

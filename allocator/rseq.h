@@ -84,6 +84,11 @@ struct pcpa_fast {
 	uint32_t n_cpus; /* ids below are served by sections; 0: none, not yet, or not any more */
 	uint32_t orders; /* that have sections; 0: as above */
 	intptr_t offset; /* of the thread's rseq area from its thread pointer */
+	/* Of the preload library, which reads it together with what is above (preload_fast.h). */
+	struct {
+		size_t lo, sizes;			    /* sizes from lo, so many; 0: none */
+		uint64_t counted[PCPTUNE_COSTLY_ORDER + 1]; /* what counts a call, by order */
+	} preload;
 	/* as pcpa_home_lists, for our own functions: a row for each CPU */
 	struct pcptune_list *own[PCPTUNE_MAX_CPUS * PCPA_OWN_ROW];
 	struct pcpa_lists *zone[PCPTUNE_MAX_ZONES]; /* PCPTUNE_N_LISTS each */

@@ -64,6 +64,7 @@ static void list_del(struct pcpa_zone *z, uint32_t pfn, unsigned order)
 		z->mask[kind] &= ~(1u << order);
 	if (kind == PCPA_BARE)
 		z->bare_pages -= 1u << order;
+	p->kind = PCPA_BACKED;
 	pcpa_tag_set(z, pfn, PCPA_NOWHERE, 0);
 }
 

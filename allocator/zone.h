@@ -43,13 +43,16 @@ enum pcpa_place {
 /* Free blocks with memory behind them, and those without. */
 enum pcpa_kind { PCPA_BACKED, PCPA_BARE, PCPA_KINDS };
 
+/* Of a block in use: it is part of a row that is freed as a whole (preload_zone.c). */
+#define PCPA_ROW 2u
+
 enum pcpa_path { PCPA_PATH_ALLOC, PCPA_PATH_FREE, PCPA_PATH_AGENT };
 
 struct pcpa_page {
 	uint32_t prev; /* page number + 1 in its free list, 0: none */
 	uint32_t next;
 	uint16_t tag;	/* place << 8 | order */
-	uint16_t kind;	/* of a free block */
+	uint16_t kind;	/* of a free block; else PCPA_BACKED, or PCPA_ROW */
 	uint32_t stamp; /* free: tick at which it became so; listed: number of the last audit */
 };
 _Static_assert(sizeof(struct pcpa_page) == 16, "16 bytes a page");

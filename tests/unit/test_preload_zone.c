@@ -69,6 +69,22 @@ static void test_sizes_as_text(void **state_)
 	assert_int_equal(v, 5);
 }
 
+/* Before there are sections nothing may enter one: it would write where their area is not. */
+static void test_before_the_first_block(void **state_)
+{
+	uint64_t tcb[4], after[4];
+	void *p;
+
+	(void)state_;
+	memcpy(tcb, __builtin_thread_pointer(), sizeof(tcb));
+	assert_false(preload_fast_free(NULL));
+	assert_false(preload_fast_free((void *)4096));
+	assert_false(preload_fast_alloc(4096, &p));
+	memcpy(after, __builtin_thread_pointer(), sizeof(after));
+	assert_memory_equal(tcb, after, sizeof(tcb));
+	assert_false(pcpa_fast_cpus());
+}
+
 static void test_settings(void **state_)
 {
 	(void)state_;
@@ -294,7 +310,7 @@ static void need_fast_path(void)
 	preload_zone_free(preload_zone_alloc(4096, 0), NULL);
 	if (!pcpa_fast_cpus())
 		skip();
-	assert_true(preload_fast.sizes);
+	assert_true(pcpa_fast.preload.sizes);
 }
 
 /* A section may be aborted, a list empty or full: the slow path serves then, as in malloc(). */
@@ -381,6 +397,62 @@ static void test_fast_refuses(void **state_)
 		}
 	}
 	assert_int_equal(pcpa_audit(NULL), 0);
+}
+
+/* What a thread asked for lately is what free() expects; a wrong guess is served all the same. */
+static void test_fast_guess(void **state_)
+{
+	static const size_t sizes[] = {4096, 8192, 16384, 32768};
+	unsigned fast = 0, i, order;
+	uint64_t before;
+
+	(void)state_;
+	need_fast_path();
+	before = in_use();
+	for (i = 0; i < 3000; i++)
+		fast_free(fast_alloc(4096, &fast), &fast);
+	for (order = 0; order < 4; order++) {
+		for (i = 0; i < 3 * PRELOAD_GATHER_MAX; i++)
+			fast_free(fast_alloc(sizes[order] - 10 * order, &fast), &fast);
+		assert_int_equal(preload_mine.guess, PRELOAD_GUESS + order);
+	}
+	/* the guess is 3 */
+	fast_free(fast_alloc(4096, &fast), &fast);
+	assert_int_equal(preload_mine.guess, PRELOAD_NO_GUESS);
+	for (i = 0; i < 3 * PRELOAD_GATHER_MAX; i++)
+		fast_free(fast_alloc(sizes[i % 4], &fast), &fast);
+	assert_int_equal(preload_mine.guess, PRELOAD_NO_GUESS);
+	assert_int_equal(in_use(), before);
+	assert_int_equal(pcpa_audit(NULL), 0);
+}
+
+static void *only_frees(void *arg)
+{
+	void **blocks = arg;
+	unsigned fast = 0;
+
+	/* nothing is known of a new thread */
+	assert_int_equal(preload_mine.guess, PRELOAD_NO_SECTIONS);
+	for (unsigned i = 0; i < 100; i++)
+		fast_free(blocks[i], &fast);
+	assert_in_range(fast, 50, 99);
+	return NULL;
+}
+
+static void test_fast_thread_that_only_frees(void **state_)
+{
+	void *blocks[100];
+	uint64_t before;
+	pthread_t t;
+
+	(void)state_;
+	need_fast_path();
+	before = in_use();
+	for (unsigned i = 0; i < 100; i++)
+		blocks[i] = preload_zone_alloc(4096 << i % 4, 0);
+	assert_int_equal(pthread_create(&t, NULL, only_frees, blocks), 0);
+	pthread_join(t, NULL);
+	assert_int_equal(in_use(), before);
 }
 
 static void *fast_calls(void *arg)
@@ -596,6 +668,7 @@ static void test_next_keeps_errno(void **state_)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_before_the_first_block),
 		cmocka_unit_test(test_sizes_as_text),
 		cmocka_unit_test(test_settings),
 		cmocka_unit_test(test_before_the_environment),
@@ -606,6 +679,8 @@ int main(void)
 		cmocka_unit_test(test_counters),
 		cmocka_unit_test(test_fast_sizes),
 		cmocka_unit_test(test_fast_refuses),
+		cmocka_unit_test(test_fast_guess),
+		cmocka_unit_test(test_fast_thread_that_only_frees),
 		cmocka_unit_test(test_fast_counters),
 		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_arena),

@@ -28,6 +28,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include <pcpalloc.h>
+#include <pcpalloc_inline.h>
 
 #include "bench/peers_stacks.h"
 #include "bench/peers_patterns.h"
@@ -64,6 +65,7 @@ ALWAYS_INLINE void nothing_give(void *p, unsigned order)
 }
 
 SUBJECT(api, pcpa_alloc, pcpa_free);
+SUBJECT(inlined, pcpa_alloc_inline, pcpa_free_inline);
 SUBJECT(plain, malloc_take, malloc_give);
 SUBJECT(aligned, aligned_take, malloc_give);
 SUBJECT(tls, tls_take, tls_give);
@@ -77,6 +79,7 @@ static const struct subject {
 	bool allocator; /* pcpa_owns() may know its blocks */
 } subjects[] = {
 	{"pcpa", "pcpa_alloc() and pcpa_free()", &api_units, true},
+	{"inline", "pcpa_alloc_inline() and pcpa_free_inline()", &inlined_units, true},
 	{"malloc", "malloc() and free() of this process", &plain_units, true},
 	{"aligned", "aligned_alloc(4096, ...) and free() of this process", &aligned_units, true},
 	{"tls", "bare stack of the thread", &tls_units, false},
@@ -455,13 +458,13 @@ static double aligned_pct(void)
 static bool blocks_are_ours(void)
 {
 	void *p;
-	bool ours;
+	bool ours, api = opt.subject->units == &api_units || opt.subject->units == &inlined_units;
 
 	if (!opt.subject->allocator)
 		return false;
-	p = opt.subject->units == &api_units ? pcpa_alloc(0) : keep(malloc(PCPA_PAGE_SIZE));
+	p = api ? pcpa_alloc(0) : keep(malloc(PCPA_PAGE_SIZE));
 	ours = pcpa_owns(p);
-	if (opt.subject->units == &api_units)
+	if (api)
 		pcpa_free(p, 0);
 	else
 		free(p);
@@ -686,6 +689,12 @@ static int prepare(void)
 			rseq_missing());
 		return 2;
 	}
+#ifndef PCPA_INLINE
+	if (opt.subject->units == &inlined_units) {
+		fprintf(stderr, "peers: this compiler or machine has no inline pair\n");
+		return 2;
+	}
+#endif
 	if (!opt.subject->allocator && !stacks_init()) {
 		fprintf(stderr, "peers: no address space for the bare stacks: %s\n",
 			strerror(errno));

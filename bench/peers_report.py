@@ -410,8 +410,9 @@ Absolute figures are of this machine: compare ratios.
   compared.
 - Producer and consumer hand blocks over through a ring of 1024 places. "Orders 0 to 3 mixed" keeps
   256 live blocks and replaces them in a fixed random order.
-- The calls of the API go through the dynamic linker like those of malloc. The bare stacks are
-  inlined: limits, not allocators. Counters and statistics of ours are on in every run, and each run
+- The calls of the API go through the dynamic linker, but not through a stub of the program as those
+  of malloc do (an attribute in `pcpalloc.h` asks for that). The inline API (`pcpalloc_inline.h`) and
+  the bare stacks are inlined; the latter are limits, not allocators. Counters and statistics of ours are on in every run, and each run
   fails when they count less than was asked for.
 - The compiler can not see into the blocks, so no pair is removed. Only patterns that say "touched"
   write to the blocks: one store a page, the same for all. LIFO unless FIFO is said.

@@ -200,6 +200,12 @@ def every_page_that_was_asked_for_is_counted():
         assert got["counted_pages"] == got["asked_pages"] > 0, got
         assert got["pairs"] > 0 and got["threads"] == threads, got
         assert got["mode"] in ("locked", "rseq") and got["attached"] is False
+        r = run([PEERS, "--pattern", p["name"], "--api", "inline", "--time", "2", "--warm", "1",
+                 "--idle", "0", "--threads", str(threads)], env={"PCPTUNE_SOCKET": ""})
+        if r.returncode == 2 and "no inline pair" in r.stderr:
+            continue
+        got = json.loads(r.stdout)
+        assert r.returncode == 0 and got["counted_pages"] == got["asked_pages"] > 0, got
 
 
 @test

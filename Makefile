@@ -76,7 +76,7 @@ ALLOC	 := $(B)/lib/libpcpalloc.so $(B)/lib/libpcpalloc.a
 PRELOAD	 := $(if $(PRELOAD_SRC),$(B)/lib/libpcpalloc-preload.so)
 INTERNAL := $(B)/lib-internal/libeval.a $(B)/lib-internal/libhost.a $(B)/lib-internal/libpcptune.a
 
-all: allocator policies daemon cli benches
+all: allocator policies daemon cli benches $(B)/lib/pkgconfig/pcptune.pc
 allocator: $(ALLOC) $(PRELOAD)
 policies: $(POLICIES) $(B)/lib-internal/libhost.a
 lib: $(B)/lib-internal/libpcptune.a
@@ -144,6 +144,24 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC)
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(LDFLAGS) $< $(INTERNAL) -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN/../lib' $(LIBS)
+
+# examples/policy as C, one string a line, for `pcptune policy new`
+SKELETON := examples/policy/hello.c examples/policy/Makefile
+$(B)/gen/policy_skeleton.h: $(SKELETON)
+	@mkdir -p $(@D)
+	$(call say,GEN)
+	$(Q)for f in source:hello.c makefile:Makefile; do \
+		echo "static const char *const skeleton_$${f%:*}[] = {"; \
+		sed '/in-tree/d; s/[\\"]/\\&/g; s/^/"/; s/$$/\\n",/' examples/policy/$${f#*:}; \
+		echo "(const char *)0};"; done > $@
+$(B)/obj/cli/policy_new.o: $(B)/gen/policy_skeleton.h
+$(B)/obj/cli/policy_new.o: CPPFLAGS += -I$(B)/gen
+
+# for policies that are built against the source tree, as if it were installed
+$(B)/lib/pkgconfig/pcptune.pc: configs/pcptune.pc.in
+	@mkdir -p $(@D)
+	$(call say,GEN)
+	$(Q)sed -e 's|@PREFIX@|$(abspath $(B))|; s|@LIBDIR@|$(abspath $(B))/lib|; s|@INCDIR@|$(CURDIR)/include|; s|@VERSION@|$(VERSION)|' $< > $@
 
 # unit tests see every internal function: they link the archives
 $(B)/tests/%: $(B)/obj/tests/unit/%.o $(INTERNAL) $(B)/lib/libpcpalloc.a

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `pcptune policy`: which policy a target has and why, or another one for it.
+ * `pcptune policy`: which policy a target has and why, or another one for it; `pcptune policy new`:
+ * the skeleton of one. A target whose name is "new" is reached by its id.
  */
 #include "cli/cli.h"
 
@@ -8,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "cli/policy_new.h"
 #include "lib/text.h"
 
 struct args {
@@ -166,6 +168,14 @@ static int of_all(struct ctlclient *c, const struct args *a)
 	return r < 0 ? CLI_OK : r;
 }
 
+/* words: NAME [DIR] */
+static int policy_new(int n, char **words)
+{
+	if (n < 1 || n > 2)
+		return cli_usage_error("policy new: NAME and perhaps DIR, not %d words", n);
+	return cli_policy_new(words[0], words[n - 1]);
+}
+
 int cmd_policy(int argc, char **argv)
 {
 	struct args a = {0};
@@ -175,6 +185,8 @@ int cmd_policy(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
+	if (rest.argc && !strcmp(rest.argv[0], "new"))
+		return policy_new(rest.argc - 1, rest.argv + 1);
 	r = cli_connect(a.socket, &c);
 	if (r >= 0)
 		return r;

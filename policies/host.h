@@ -32,6 +32,9 @@ void policy_unref(struct policy_module *m); /* the code stays mapped: see host.c
 const struct pcptune_policy *policy_desc(const struct policy_module *m);
 const char *policy_file(const struct policy_module *m);
 
+/* Can a policy have this name? A letter, then letters, digits, - and _; at most 31; lower case. */
+bool policy_name_ok(const char *name);
+
 /* Names of all policies found on path, sorted, freed with policy_list_free(). */
 int policy_list(const char *path, char ***ret_names, size_t *ret_n);
 void policy_list_free(char **names, size_t n);

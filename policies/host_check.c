@@ -291,6 +291,11 @@ bool host_name_ok(const char *name, bool dash)
 	return true;
 }
 
+bool policy_name_ok(const char *name)
+{
+	return host_name_ok(name, true);
+}
+
 /* ---- the descriptor ---- */
 
 static bool size_ok(uint32_t size, size_t v1)

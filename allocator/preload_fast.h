@@ -51,11 +51,13 @@ extern struct preload_only_zone preload_only_zone;
  */
 struct preload_mine {
 	uint64_t gathered;
-	uint32_t guess; /* PRELOAD_GUESS + the order of all that was gathered last, or one below */
+	uint32_t
+		guess; /* the tag of a block in use of the order of all that was gathered last, or: */
 };
 
-/* Of `guess`. Before there are sections a thread must not enter one: their `offset` is not set. */
-enum { PRELOAD_NO_SECTIONS, PRELOAD_NO_GUESS, PRELOAD_GUESS };
+/* Before there are sections a thread must not enter one: their `offset` is not set. */
+enum { PRELOAD_NO_SECTIONS, PRELOAD_NO_GUESS };
+#define PRELOAD_GUESS ((uint32_t)PCPA_IN_USE << 8)
 
 extern PRELOAD_TLS struct preload_mine preload_mine;
 
@@ -104,6 +106,9 @@ static inline uint64_t preload_counted(size_t pages)
 	"shlq $6, %[i]\n\t"             \
 	"addq %[i], %[l]\n\t"
 
+/* Tags are as good an index as orders: the difference goes into the instruction's constant. */
+#define PRELOAD_BIAS PRELOAD_GUESS
+
 static inline uint64_t preload_rank(size_t size)
 {
 	uint64_t rank;
@@ -139,6 +144,8 @@ static inline uint64_t preload_rank(size_t size)
 	"b.hi %l[no]\n\t"                  \
 	"add %[l], %[l], %[i], lsl #6\n\t"
 
+#define PRELOAD_BIAS 0u /* a constant of that size does not fit */
+
 static inline uint64_t preload_rank(size_t size)
 {
 	return 63u ^ (unsigned)__builtin_clzl(size - 1);
@@ -163,16 +170,18 @@ no:
 	return false;
 }
 
-static inline __attribute__((always_inline)) bool preload_push_guessed(void *block, uint64_t order)
+static inline __attribute__((always_inline)) bool preload_push_guessed(void *block, uint64_t tag)
 {
 	uint64_t l, w, i, r;
 
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no)
 				      PCPA_ASM_OWN_LIST PCPA_ASM_FIND PRELOAD_ASM_TAG PCPA_ASM_PUSH
 			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
-			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
-				[own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
-				[tag] "r"(order + pcpa_tag(PCPA_IN_USE, 0))
+			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast),
+				[order] "r"(tag - PRELOAD_GUESS + PRELOAD_BIAS),
+				[own] "i"((long)offsetof(struct pcpa_fast, own) -
+					  (long)(PRELOAD_BIAS * sizeof(void *))),
+				[block] "r"(block), [tag] "r"(tag)
 			      : "memory", "cc"
 			      : no);
 	return true;
@@ -217,9 +226,9 @@ static inline bool preload_pop(uint64_t rank, void **ret_block)
 	return false;
 }
 
-static inline bool preload_push_guessed(void *block, uint64_t order)
+static inline bool preload_push_guessed(void *block, uint64_t tag)
 {
-	(void)block, (void)order;
+	(void)block, (void)tag;
 	return false;
 }
 
@@ -276,9 +285,9 @@ static inline __attribute__((always_inline)) bool preload_fast_free(void *p)
 	if ((uintptr_t)p % PCPA_PAGE_SIZE)
 		return false;
 	guess = preload_mine.guess;
-	if (__builtin_expect(guess >= PRELOAD_GUESS, 1))
-		return preload_push_guessed(p, guess - PRELOAD_GUESS);
-	return guess != PRELOAD_NO_SECTIONS && preload_push(p);
+	if (__builtin_expect(guess > PRELOAD_NO_GUESS, 1))
+		return preload_push_guessed(p, guess);
+	return guess == PRELOAD_NO_GUESS && preload_push(p);
 }
 
 /* true: surely not ours, be it NULL. */

@@ -229,6 +229,146 @@ def in_a_shared_object():
     assert r.returncode == 0, r
 
 
+# The header alone: the lists, and what it falls back to, are played. Under an emulator, which does
+# not register threads, so is the CPU id. An interruption goes to the fallback: then once more.
+PLAYED = """
+#include <pcpalloc_inline.h>
+#include <string.h>
+#include <sys/rseq.h>
+
+struct list {
+	uint64_t word, tail;
+	void **ring;
+	uint32_t mask, bound;
+	uint64_t base, end, pages;
+	uint32_t mark, limit;
+};
+
+#define PUSH ((1u << 24) + 1)
+#define POP  ((1u << 24) - 1)
+
+struct pcpa_lists PCPA_LISTS[PCPA_INLINE_ORDERS];
+static struct list list;
+static void *ring[16];
+static unsigned fallbacks;
+static void *freed;
+
+void *pcpa_alloc(unsigned order)
+{
+	(void)order;
+	fallbacks++;
+	return NULL;
+}
+
+void pcpa_free(void *block, unsigned order)
+{
+	(void)order;
+	freed = block;
+	fallbacks++;
+}
+
+static char *block(unsigned i)
+{
+	return (char *)(uintptr_t)0x7f0000400000 + i * 2 * PCPA_PAGE_SIZE;
+}
+
+static int refused(void *p)
+{
+	uint64_t word = list.word;
+
+	pcpa_free_inline(p, 1);
+	return freed == p && list.word == word;
+}
+
+static int pushed(void *p)
+{
+	uint64_t word = list.word;
+
+	for (unsigned n = 0; n < 1000 && list.word == word; n++)
+		pcpa_free_inline(p, 1);
+	return list.word == word + PUSH;
+}
+
+static int popped(void *p)
+{
+	uint64_t word = list.word;
+	void *got = NULL;
+
+	for (unsigned n = 0; n < 1000 && !got; n++)
+		got = pcpa_alloc_inline(1);
+	return got == p && list.word == word + POP && list.mark == (uint32_t)word;
+}
+
+int main(void)
+{
+	uint32_t *id = (uint32_t *)((char *)__builtin_thread_pointer() + __rseq_offset + 4);
+	unsigned i;
+
+	list.ring = ring;
+	list.mask = 15;
+	list.word = list.tail = (uint64_t)0 - 3;
+	list.bound = (uint32_t)(list.tail + 6) & 15;
+	list.base = (uintptr_t)block(0);
+	list.end = 12;
+	for (i = 0; i < PCPA_LISTS_CPUS; i++)
+		PCPA_LISTS[1].of_cpu[i] = &list;
+	if (!refused(block(0)) || pcpa_alloc_inline(1))
+		return 1;
+	PCPA_LISTS[1].n_cpus = PCPA_LISTS_CPUS;
+	PCPA_LISTS[1].align = 2 * PCPA_PAGE_SIZE - 1;
+	if ((int32_t)*id < 0) {
+		if (!refused(block(0)) || pcpa_alloc_inline(1))
+			return 2;
+		*id = 5;
+	}
+	for (i = 0; i < 6; i++)
+		if (!pushed(block(i)))
+			return 3;
+	if (!refused(block(0)) || list.mark)
+		return 4;
+	for (i = 6; i-- > 0;)
+		if (!popped(block(i)))
+			return 5;
+	if (pcpa_alloc_inline(1) || !pushed(block(5)))
+		return 6;
+	if (!refused(block(6)) || !refused(block(0) - 2 * PCPA_PAGE_SIZE) || !refused(block(1) + 1) ||
+	    !refused(block(1) + PCPA_PAGE_SIZE) || !refused(NULL))
+		return 7;
+	return fallbacks ? 0 : 8;
+}
+"""
+
+
+def played(d, compiler, *flags):
+    source, x = os.path.join(d, "p.c"), os.path.join(d, "p")
+    with open(source, "w") as f:
+        f.write(PLAYED)
+    r = run([compiler, *FLAGS, "-D_GNU_SOURCE", *flags, source, "-o", x], timeout=50)
+    assert r.returncode == 0, (compiler, flags, r.stderr)
+    return x
+
+
+@test
+def on_lists_that_are_played():
+    requires_release()
+    d = tmp()
+    for compiler in compilers("c"):
+        for level in ("-O0", "-O2", "-O3"):
+            r = run([played(d, compiler, level)])
+            assert r.returncode == 0, (compiler, level, r)
+
+
+@test
+def on_aarch64_under_an_emulator():
+    requires_release()
+    if not shutil.which("aarch64-linux-gnu-gcc") or not shutil.which("qemu-aarch64"):
+        skip("no compiler or no emulator for aarch64")
+    d = tmp()
+    for level in ("-O0", "-O2", "-O3"):
+        r = run(["qemu-aarch64", played(d, "aarch64-linux-gnu-gcc", level, "-static")])
+        assert r.returncode == 0, (level, r)
+
+
 def body_of(listing, function):
     found = re.search(r"^[0-9a-f]+ <%s>:\n(.*?)(?=^$|\Z)" % function, listing, re.M | re.S)
     assert found, function + " is not in the object"

@@ -140,15 +140,15 @@ static void set_defaults(struct pcpa_defaults *d, const struct options *o, uint6
 			 uint32_t low_wmark, uint32_t cpus)
 {
 	uint32_t batch = o->batch ? (uint32_t)o->batch : pcptune_zone_batch(managed);
-	uint32_t low = pcptune_zone_high_min(low_wmark, cpus, batch);
+	struct pcptune_bounds b =
+		pcptune_rules_bounds((uint32_t)o->rules, managed, low_wmark, cpus, batch, 0);
 
 	d->rules = (uint32_t)o->rules;
-	d->batch = batch;
+	d->batch = b.batch;
 	d->scale_max = PCPTUNE_SCALE_MAX_DEFAULT;
-	d->high = d->rules == PCPTUNE_RULES_G0 ? 6 * batch : low;
-	d->high_min = d->high_max = d->high;
-	if (d->rules == PCPTUNE_RULES_G4)
-		d->high_max = pcptune_zone_high_max(managed, cpus, batch);
+	d->high = b.high;
+	d->high_min = b.high_min;
+	d->high_max = b.high_max;
 	if (o->high)
 		d->high = d->high_min = d->high_max = (uint32_t)o->high;
 }

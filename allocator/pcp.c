@@ -439,7 +439,7 @@ static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
 		    uint64_t pages, enum pcpa_cause cause, enum pcpa_path path)
 {
-	uint64_t most = pcpa_max_move(&b->pcp);
+	uint64_t most = pcpa_hold_most(&b->pcp);
 
 	if (pcpa_by_sections(b)) {
 		pcpa_sections_drain(z, b, first, pages, cause, path);
@@ -501,7 +501,7 @@ static void settle(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_p
 static void set_highs(struct pcptune_pcp *p, uint32_t high, bool given, bool min_given,
 		      bool max_given, uint32_t min, uint32_t max)
 {
-	if (given && pcpa_get(&p->rules) != PCPTUNE_RULES_G4) {
+	if (given && !pcpa_pcp_has(p, PCPTUNE_RT_TUNES)) {
 		if (!min_given)
 			min = pcptune_min_u32(min, high);
 		if (!max_given)
@@ -618,6 +618,7 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	pcpa_state_load(&b->pcp, &s);
 	pages = pcptune_rules_tick(&s, (uint32_t)pcpa_pcp_pages(b));
 	pcpa_state_store(&b->pcp, &s);
+	pcpa_count_min_store(&b->pcp, s.count_min);
 	if (pages)
 		pcpa_pcp_drain(z, b, 0, pages, PCPA_DRAIN_DECAY, PCPA_PATH_AGENT);
 }
@@ -763,6 +764,17 @@ static inline void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b
 	return take_hard(z, b, list, order);
 }
 
+static inline void taken(struct pcptune_cpu_block *b)
+{
+	struct pcptune_rule_state s;
+
+	if (__builtin_expect(!pcpa_pcp_has(&b->pcp, PCPTUNE_RT_COUNT_MIN), 1))
+		return;
+	pcpa_state_load(&b->pcp, &s);
+	pcptune_rules_taken(&s, (uint32_t)pcpa_get(pages_word(b)));
+	pcpa_count_min_store(&b->pcp, s.count_min);
+}
+
 void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
@@ -773,9 +785,9 @@ void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
 		return pcpa_sections_alloc(z, slot, order, list);
 	if (list == PCPA_NO_LIST || !enter(b))
 		return pcpa_pcp_alloc_direct(z, b, order, list != PCPA_NO_LIST);
-	if (pcpa_get(&b->pcp.rules) != PCPTUNE_RULES_G0)
-		pcpa_put(&b->pcp.free_count, pcpa_get(&b->pcp.free_count) >> 1);
+	pcpa_put(&b->pcp.free_count, pcpa_get(&b->pcp.free_count) >> 1);
 	block = take_locked(z, b, list, order);
+	taken(b);
 	pcpa_pcp_leave(b);
 	return block;
 }
@@ -817,8 +829,10 @@ size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, s
 		if (!blocks[got])
 			break;
 	}
-	if (listed)
+	if (listed) {
+		taken(b);
 		pcpa_pcp_leave(b);
+	}
 	return got;
 }
 

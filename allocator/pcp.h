@@ -19,7 +19,7 @@
 /* Our use of pcptune_pcp.reserved[]. */
 enum {
 	PCPA_PCP_PAGES = 0, /* pages on all lists, when they are locked ones */
-	PCPA_PCP_STATE = 1, /* PCPA_PCP_* below */
+	PCPA_PCP_STATE = 1, /* PCPA_PCP_* below; count_min in the upper half */
 	PCPA_PCP_SEEN = 2,  /* allocations and frees at the last slow path, 32 bits each */
 	PCPA_PCP_OPS = 3,   /* five words: operations of each list, folded to 64 bits */
 };

@@ -99,6 +99,15 @@ static inline void pcpa_state_load(const struct pcptune_pcp *p, struct pcptune_r
 	s->alloc_factor = pcpa_get(&p->alloc_factor);
 	s->free_count = pcpa_get(&p->free_count);
 	s->flags = pcpa_get(&p->flags);
+	s->count_min = (uint32_t)(pcpa_get(&p->reserved[PCPA_PCP_STATE]) >> 32);
+}
+
+/* The least count since the last tick, for the generations that want it. */
+static inline void pcpa_count_min_store(struct pcptune_pcp *p, uint32_t count_min)
+{
+	uint64_t *state = &p->reserved[PCPA_PCP_STATE];
+
+	pcpa_put(state, (uint64_t)count_min << 32 | (uint32_t)pcpa_get(state));
 }
 
 /* What rules may move. */
@@ -118,9 +127,21 @@ static inline void pcpa_state_store(struct pcptune_pcp *p, const struct pcptune_
 	pcpa_put(&p->free_count, s->free_count);
 }
 
+static inline bool pcpa_pcp_has(const struct pcptune_pcp *p, enum pcptune_trait trait)
+{
+	return pcptune_rules_traits(pcpa_get(&p->rules)) & trait;
+}
+
 static inline uint32_t pcpa_max_move(const struct pcptune_pcp *p)
 {
 	return pcptune_max_u32(1, pcpa_get(&p->batch) << pcpa_get(&p->scale_max));
+}
+
+/* What a drain moves in one hold of the zone lock. */
+static inline uint32_t pcpa_hold_most(const struct pcptune_pcp *p)
+{
+	return pcptune_rules_hold(pcpa_get(&p->rules), pcpa_get(&p->batch),
+				  pcpa_get(&p->scale_max));
 }
 
 /* ---- pcp.c ---- */

@@ -78,13 +78,23 @@ static void frees_seen(struct pcptune_cpu_block *b, const uint32_t *freed, uint3
 	*ret_early = early;
 }
 
+/* Between looks nobody knows how low the count was: that of p9 is the least of those at looks. */
+static void look_at_count(struct pcptune_cpu_block *b)
+{
+	struct pcptune_rule_state s;
+
+	pcpa_state_load(&b->pcp, &s);
+	pcptune_rules_taken(&s, (uint32_t)pcpa_pcp_pages(b));
+	pcpa_count_min_store(&b->pcp, s.count_min);
+}
+
 /* What each free and each allocation since the last look would have done to the rules' state. */
 static void look(struct pcptune_cpu_block *b)
 {
 	struct pcptune_pcp *p = &b->pcp;
 	struct pcpa_words *w = pcpa_words(b);
 	uint64_t seen = pcpa_get(&p->reserved[PCPA_PCP_SEEN]), now;
-	uint32_t rules = pcpa_get(&p->rules), calm = pcpa_get(&w->calm);
+	uint32_t traits = pcptune_rules_traits(pcpa_get(&p->rules)), calm = pcpa_get(&w->calm);
 	uint32_t allocs, frees, late, early, freed[PCPTUNE_N_LISTS];
 
 	now = pcpa_pcp_fold(b, freed);
@@ -92,16 +102,19 @@ static void look(struct pcptune_cpu_block *b)
 	frees = (uint32_t)now - (uint32_t)seen;
 	pcpa_put(&p->reserved[PCPA_PCP_SEEN], now);
 	frees_seen(b, freed, &late, &early);
-	if (pcptune_rules_scaled(rules)) {
+	if (traits & PCPTUNE_RT_FREE_COUNT) {
 		uint32_t ends = pcptune_sub0_u32(allocs, calm - w->calm_seen);
 
 		early = (pcpa_get(&p->free_count) + early) >> pcptune_min_u32(ends, 31);
 		pcpa_put(&p->free_count, pcptune_min_u32(late + early, pcpa_max_move(p)));
-		pcpa_put(&p->alloc_factor,
-			 pcpa_get(&p->alloc_factor) >> pcptune_min_u32(frees, 31));
-	} else if (rules == PCPTUNE_RULES_G1) {
+	} else {
 		pcpa_put(&p->free_count, pcpa_get(&p->free_count) >> pcptune_min_u32(allocs, 31));
 	}
+	if (traits & PCPTUNE_RT_ALLOC_FACTOR)
+		pcpa_put(&p->alloc_factor,
+			 pcpa_get(&p->alloc_factor) >> pcptune_min_u32(frees, 31));
+	if (traits & PCPTUNE_RT_COUNT_MIN)
+		look_at_count(b);
 	w->calm_seen = calm;
 }
 
@@ -188,14 +201,11 @@ static bool change(struct change *c)
 /* At this many pages the rules drain. */
 static int64_t drain_level(const struct pcpa_zone *z, const struct pcptune_pcp *p)
 {
-	uint32_t rules = pcpa_get(&p->rules), state = pcpa_get(&z->state);
-	uint32_t high = pcpa_get(&p->high), batch = pcpa_get(&p->batch);
+	uint32_t state = pcpa_get(&z->state), high = pcpa_get(&p->high);
 
-	if (rules == PCPTUNE_RULES_G0)
-		return high;
-	if (state & PCPTUNE_ZS_RECLAIM_ACTIVE)
-		return pcptune_min_u32(4 * batch, high);
-	if (rules == PCPTUNE_RULES_G4 && state & PCPTUNE_ZS_BELOW_HIGH &&
+	if (pcpa_pcp_has(p, PCPTUNE_RT_RECLAIM) && state & PCPTUNE_ZS_RECLAIM_ACTIVE)
+		return pcptune_min_u32(4 * pcpa_get(&p->batch), high);
+	if (pcpa_pcp_has(p, PCPTUNE_RT_BELOW_HIGH) && state & PCPTUNE_ZS_BELOW_HIGH &&
 	    pcpa_get(&p->high_min) != pcpa_get(&p->high_max))
 		return pcpa_get(&p->high_min);
 	return high;
@@ -297,7 +307,7 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned lis
 		own = count + (spare > 0 ? (uint32_t)(spare >> order) : 0);
 	}
 	/* consecutive high-order frees are a matter of one batch */
-	if (rules == PCPTUNE_RULES_G4 && order && order <= PCPTUNE_COSTLY_ORDER)
+	if (pcpa_pcp_has(&b->pcp, PCPTUNE_RT_FREE_HIGH) && order && order <= PCPTUNE_COSTLY_ORDER)
 		own = pcptune_min_u32(own, count + pcptune_max_u32(1, batch >> order));
 	own = pcptune_max_u32(own, count + least);
 	set_room(b, list, pcptune_min_u32(own, l->limit - (PCPA_MAX_MOVE >> order) - 2));
@@ -481,7 +491,7 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 void pcpa_sections_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
 			 uint64_t pages, enum pcpa_cause cause, enum pcpa_path path)
 {
-	uint64_t most = pcpa_max_move(&b->pcp);
+	uint64_t most = pcpa_hold_most(&b->pcp);
 
 	for (unsigned empty = 0; pages && empty < PCPTUNE_N_LISTS;) {
 		uint64_t done = drain_list(z, b, first, pages < most ? pages : most, cause, path);
@@ -643,7 +653,7 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 {
 	struct pcptune_rule_state s;
 	uint32_t count, pages, size = 1u << order;
-	bool fired;
+	bool fired, counts;
 
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
@@ -657,11 +667,13 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 	look(b);
 	count = (uint32_t)pcpa_pcp_pages(b);
 	pcpa_state_load(&b->pcp, &s);
-	if (order && order <= PCPTUNE_COSTLY_ORDER && s.free_count >= size)
+	/* the list grew by a batch: the free before this one was of its order, too */
+	counts = pcptune_rules_traits(s.rules) & PCPTUNE_RT_FREE_COUNT;
+	if (order && order <= PCPTUNE_COSTLY_ORDER && (!counts || s.free_count >= size))
 		s.flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
 	pages = pcptune_rules_free(&s, order, count + size, pcpa_get(&z->state), &fired);
 	/* the push will count itself */
-	if (pcptune_rules_scaled(s.rules))
+	if (counts)
 		s.free_count = pcptune_sub0_u32(s.free_count, size);
 	pcpa_state_store(&b->pcp, &s);
 	if (pages) {

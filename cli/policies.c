@@ -5,6 +5,7 @@
  * reason, so that a wrong mode does not look like a missing file.
  */
 #include "cli/cli.h"
+#include "cli/generations.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,10 +15,14 @@
 
 struct args {
 	const char *policy_path;
-	bool json;
+	bool json, generations, markdown;
 };
 
 const struct cli_option options_policies[] = {
+	{"generations", 'g', NULL, "the generations of the list rules instead", cli_set_flag,
+	 offsetof(struct args, generations)},
+	{"markdown", 'm', NULL, "with --generations: as a Markdown page", cli_set_flag,
+	 offsetof(struct args, markdown)},
 	CLI_OPT_POLICY_PATH(struct args, policy_path),
 	CLI_OPT_JSON(struct args, json),
 	{0},
@@ -295,5 +300,13 @@ int cmd_policies(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
+	if (a.markdown && !a.generations)
+		return cli_usage_error("--markdown goes with --generations");
+	if (a.generations && rest.argc)
+		return cli_usage_error("--generations takes no policy");
+	if (a.generations)
+		return cli_print_generations(a.markdown ? CLI_FORM_MARKDOWN
+					     : a.json	? CLI_FORM_JSON
+							: CLI_FORM_TEXT);
 	return rest.argc ? show(rest.argv[0], &a) : list(&a);
 }

@@ -80,20 +80,17 @@ static int unknown_key(const char *key)
 
 static int rules_value(const char *value, int64_t *ret)
 {
-	char known[64] = "";
+	char known[160] = "";
 	size_t at = 0;
 	uint32_t id;
 
-	for (id = 0; id <= PCPTUNE_RULES_MAX; id++) {
-		if (!pcptune_rules_known(id))
-			continue;
-		if (!strcmp(value, pcptune_rules_name(id))) {
-			*ret = id;
-			return -1;
-		}
+	if (pcptune_rules_parse(value, &id)) {
+		*ret = id;
+		return -1;
+	}
+	for (id = 0; id < PCPTUNE_RULES_ROWS; id++)
 		at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", at ? ", " : "",
 				       pcptune_rules_name(id));
-	}
 	return cli_usage_error("rules=%s: not one of %s", value, known);
 }
 

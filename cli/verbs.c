@@ -24,8 +24,10 @@ const struct cli_verb cli_verbs[] = {
 	 "IDs are those of `pcptune log`. Exit status 3: no such decision.\n", options_explain,
 	 cmd_explain, false},
 	{"set", "set limits by hand; the CPUs are pinned until `unset`", "TARGET KEY=VALUE...",
-	 "Keys: high, high_min, high_max, batch (pages), scale_max (log2), rules (g0, g1, g4, "
-	 "gx).\n",
+	 "Keys: high, high_min, high_max, batch (pages), scale_max (log2), rules (g0, g1, g2, g3, "
+	 "g4, g5, g6, g0b, p1, p3, p5, p7, p9, p10, p7v3, gx, y2016).\n"
+	 "See `pcptune policies --generations`; NAME-order0 and NAME-orders switch the lists of "
+	 "high orders.\n",
 	 options_set, cmd_set, false},
 	{"unset", "give pinned CPUs back to the policy", "TARGET", NULL, options_unset, cmd_unset,
 	 false},

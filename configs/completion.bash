@@ -29,7 +29,7 @@ _pcptune() {
 	set) opts="--zone --cpu --socket --json --help" ;;
 	unset) opts="--zone --cpu --socket --json --help" ;;
 	policy) opts="--socket --json --help" ;;
-	policies) opts="--policy-path --json --help" ;;
+	policies) opts="--generations --markdown --policy-path --json --help" ;;
 	counters) opts="--cpus --markdown --socket --json --help" ;;
 	check-config) opts="--policy-path --json --help" ;;
 	verify) opts="--db --socket --policy-path --json --help" ;;

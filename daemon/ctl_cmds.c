@@ -298,14 +298,11 @@ static bool rules_value(const json_t *v, uint32_t *ret)
 /* "g0 g1 g4 ..." */
 static void rules_wrong(struct ctl_answer *a)
 {
-	char all[128];
+	char all[160];
 	size_t len = 0;
 
-	for (uint32_t i = 0; i <= PCPTUNE_RULES_MAX && len < sizeof(all); i++) {
-		if (pcptune_rules_known(i))
-			len += (size_t)snprintf(all + len, sizeof(all) - len, " %s",
-						pcptune_rules_name(i));
-	}
+	for (uint32_t i = 0; i < PCPTUNE_RULES_ROWS && len < sizeof(all); i++)
+		len += (size_t)snprintf(all + len, sizeof(all) - len, " %s", pcptune_rules_name(i));
 	fail(a, "invalid", "rules, allowed:%s", all);
 }
 

@@ -13,8 +13,13 @@
 
 #define REST_LONG_MS 60000u /* nothing to do until something moves */
 
-/* choices of a parameter `rules`, and the generation of each; the kernel never had gx */
-#define RULES_KERNEL "g0", "g1", "g4"
+/*
+ * Choices of a parameter `rules`: the generations of the kernel in the order of their coming, which
+ * never had gx. The switches for high-order lists are left to control words.
+ */
+#define RULES_KERNEL                                                                               \
+	"g0", "g0b", "y2016", "g1", "g2", "g3", "p1", "p3", "p5", "p7", "p9", "p10", "p7v3", "g4", \
+		"g5", "g6"
 #define RULES_CHOICES                         \
 	(const char *const[])                 \
 	{                                     \
@@ -25,13 +30,15 @@
 	{                               \
 		RULES_KERNEL, (void *)0 \
 	}
+enum { RULES_CHOICE_G0 = 0, RULES_CHOICE_G4 = 13, RULES_KERNEL_LAST = 15, RULES_LAST = 16 };
 
-static inline uint32_t rules_of_choice(int64_t choice)
+/* The generation of a choice of `rules`; each of them is one, as a test says. */
+static inline uint32_t rules_of_choice(const struct pcptune_param *param, int64_t choice)
 {
-	static const uint32_t rules[] = {PCPTUNE_RULES_G0, PCPTUNE_RULES_G1, PCPTUNE_RULES_G4,
-					 PCPTUNE_RULES_GX};
-
-	return rules[choice];
+	for (uint32_t id = 0; id < PCPTUNE_RULES_ROWS; id++)
+		if (!__builtin_strcmp(pcptune_generations[id].name, param->choices[choice]))
+			return id;
+	return PCPTUNE_RULES_G0;
 }
 
 /* A CPU that allocated at least once: before that its gauges are 0. */

@@ -25,8 +25,8 @@ static const struct pcptune_param params[N_PARAMS] = {
 	[P_KNOB] = {"knob", PCPTUNE_PARAM_ENUM, 0, 0, 1, KNOB_HIGH_FRACTION, "",
 		    "the knob of 5.14 and later, or the one before",
 		    (const char *const[]){"high-fraction", "fraction", NULL}},
-	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 2, 2, "", "generation of the rules",
-		     RULES_KERNEL_CHOICES},
+	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, RULES_KERNEL_LAST, RULES_CHOICE_G4, "",
+		     "generation of the rules", RULES_KERNEL_CHOICES},
 	[P_SETTLE] = {"settle_ms", PCPTUNE_PARAM_INT, 0, 0, 3600000, 10000, "ms",
 		      "how long limits that were set or cut are left before they are set again",
 		      NULL},
@@ -93,7 +93,8 @@ static struct knob of_high_fraction(const struct pcptune_shape *shape, const int
 		return k;
 	}
 	k.min = k.max = pcptune_zone_high_min(low, cpus, batch);
-	if (rules == PCPTUNE_RULES_G4) /* the bounds within which 6.7 tunes itself */
+	/* from p7 on they are bounds within which it tunes itself */
+	if (pcptune_generations[rules].bounds == PCPTUNE_BOUNDS_TUNED)
 		k.max = pcptune_max_u32(k.min, pcptune_zone_high_max(managed, cpus, batch));
 	return k;
 }
@@ -111,7 +112,7 @@ static struct knob of_fraction(const struct pcptune_shape *shape, const int64_t 
 
 static struct knob wanted(const struct pcptune_shape *shape, const int64_t *p, uint32_t cpus)
 {
-	uint32_t rules = rules_of_choice(p[P_RULES]);
+	uint32_t rules = rules_of_choice(&params[P_RULES], p[P_RULES]);
 	struct knob k = p[P_KNOB] == KNOB_FRACTION ? of_fraction(shape, p, rules)
 						   : of_high_fraction(shape, p, cpus, rules);
 

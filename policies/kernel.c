@@ -2,11 +2,13 @@
 /*
  * kernel: what the kernel does, a generation and its bounds.
  *
- * g0 and g1 have a fixed high. g4 moves high by itself between high_min and high_max, in the
+ * Up to p5 high is fixed. From p7 on it moves by itself between high_min and high_max, in the
  * allocator, at every refill and drain; what the kernel does once a second from a worker, the
- * decay, is done here. Bounds are those of the kernel's formulas: the low watermark and an eighth
- * of the memory, shared by the CPUs. CPUs are those that can run at the same time, or those in use
- * if there are more of them; the number only grows, so that bounds do not go to and fro.
+ * decay, is done here. Bounds are those of the generation (rules.h): six batches, or the low
+ * watermark, or from there to an eighth of the memory, shared by the CPUs. CPUs are those that can
+ * run at the same time, or those in use if there are more of them; the number only grows, so that
+ * bounds do not go to and fro. The least count between ticks, which p9 and p10 look at, is that of
+ * the samples.
  *
  * Ticks of CPUs have different phases, as in the kernel, so that they do not all drain at once.
  */
@@ -15,8 +17,8 @@
 enum { P_RULES, P_FRACTION, P_MIN, P_MAX, P_DECAY, N_PARAMS };
 
 static const struct pcptune_param params[N_PARAMS] = {
-	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 2, 2, "", "generation of the rules",
-		     RULES_KERNEL_CHOICES},
+	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, RULES_KERNEL_LAST, RULES_CHOICE_G4, "",
+		     "generation of the rules", RULES_KERNEL_CHOICES},
 	[P_FRACTION] = {"fraction", PCPTUNE_PARAM_INT, 0, 0, 1000000, 0, "",
 			"as vm.percpu_pagelist_high_fraction: 0, or 8 and more for a fixed high",
 			NULL},
@@ -25,7 +27,7 @@ static const struct pcptune_param params[N_PARAMS] = {
 	[P_MAX] = {"high_max", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
 		   "upper bound of high; 0: an eighth of the zone / CPUs", NULL},
 	[P_DECAY] = {"decay_ms", PCPTUNE_PARAM_INT, 0, 0, 3600000, 1000, "ms",
-		     "time between decay ticks of a CPU (g4); 0: no decay", NULL},
+		     "time between decay ticks of a CPU (p7 and later); 0: no decay", NULL},
 };
 
 enum { R_BOUNDS = 1, R_DECAY, R_STEADY, R_TICKING, R_WAITING, R_UNUSED };
@@ -50,6 +52,8 @@ static const struct pcptune_reason reasons[] = {
 struct cpu_state {
 	uint64_t elapsed_us; /* since the last tick */
 	uint64_t wait_us;    /* until bounds may be proposed again */
+	uint32_t count_min;  /* of the samples since the last tick */
+	uint32_t reserved;
 };
 
 struct state {
@@ -59,7 +63,7 @@ struct state {
 };
 
 struct bounds {
-	uint32_t min, max, rules;
+	uint32_t min, max, batch, rules;
 };
 
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
@@ -95,18 +99,14 @@ static const char *refusal(const struct pcptune_shape *shape, const int64_t *p)
 static struct bounds wanted(const struct pcptune_shape *shape, const int64_t *p, uint32_t cpus)
 {
 	uint64_t managed = zone_managed(shape), low = shape->low_wmark_pages / shape->n_zones;
-	uint32_t batch = pcptune_zone_batch(managed);
-	struct bounds b = {.rules = rules_of_choice(p[P_RULES])};
+	uint32_t rules = rules_of_choice(&params[P_RULES], p[P_RULES]);
+	struct pcptune_bounds k =
+		pcptune_rules_bounds(rules, managed, low, cpus, 0, (uint64_t)p[P_FRACTION]);
+	struct bounds b = {k.high_min, k.high_max, PCPTUNE_KEEP, rules};
 
-	if (p[P_FRACTION])
-		b.min = b.max = pcptune_zone_high(managed / (uint64_t)p[P_FRACTION], cpus, batch);
-	else if (b.rules == PCPTUNE_RULES_G0)
-		b.min = b.max = 6 * batch;
-	else if (b.rules == PCPTUNE_RULES_G1)
-		b.min = b.max = pcptune_zone_high_min(low, cpus, batch);
-	else
-		b = (struct bounds){pcptune_zone_high_min(low, cpus, batch),
-				    pcptune_zone_high_max(managed, cpus, batch), b.rules};
+	/* the one generation whose batch follows its high */
+	if (rules == PCPTUNE_RULES_G0B && p[P_FRACTION])
+		b.batch = k.batch;
 	if (p[P_MIN])
 		b.min = (uint32_t)p[P_MIN];
 	if (p[P_MAX])
@@ -129,23 +129,30 @@ static uint32_t ticks_due(uint64_t *elapsed, uint64_t dt_us, int64_t decay_ms, b
 	return n < TICKS_MAX ? (uint32_t)n : TICKS_MAX;
 }
 
-static uint32_t decayed(const struct pcptune_cpu *c, uint32_t ticks)
+static uint32_t decayed(struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t ticks)
 {
-	uint32_t high = c->high, count = c->count,
-		 move = c->batch << pcptune_min_u32(c->scale_max, PCPTUNE_MAX_SCALE);
+	struct pcptune_rule_state s = {.rules = c->rules,
+				       .high = c->high,
+				       .high_min = c->high_min,
+				       .high_max = c->high_max,
+				       .batch = c->batch,
+				       .scale_max =
+					       pcptune_min_u32(c->scale_max, PCPTUNE_MAX_SCALE),
+				       .count_min = cs->count_min};
+	uint32_t count = c->count;
 
-	while (ticks--) {
-		high = pcptune_rules_decay(high, c->high_min, count, move);
-		count = pcptune_min_u32(count, high);
-	}
-	return high;
+	while (ticks--)
+		count -= pcptune_rules_tick(&s, count);
+	cs->count_min = s.count_min;
+	return s.high;
 }
 
 static bool must_set(struct cpu_state *cs, const struct pcptune_cpu *c, const struct bounds *b,
 		     uint64_t dt_us)
 {
-	if (!cpu_used(c) || (c->high_min == b->min && c->high_max == b->max &&
-			     c->rules == b->rules && c->high >= b->min && c->high <= b->max)) {
+	if (!cpu_used(c) ||
+	    (c->high_min == b->min && c->high_max == b->max && c->rules == b->rules &&
+	     !differs(c->batch, b->batch) && c->high >= b->min && c->high <= b->max)) {
 		cs->wait_us = 0;
 		return false;
 	}
@@ -163,6 +170,7 @@ static bool set_bounds(struct pcptune_decision *d, uint32_t i, const struct pcpt
 	ch->high = pcptune_clamp_u32(c->high, b->min, b->max);
 	ch->high_min = b->min;
 	ch->high_max = b->max;
+	ch->batch = b->batch;
 	ch->rules = b->rules;
 	ch->arg[0] = b->rules;
 	ch->arg[1] = b->min;
@@ -172,9 +180,9 @@ static bool set_bounds(struct pcptune_decision *d, uint32_t i, const struct pcpt
 }
 
 static bool tick(struct pcptune_decision *d, uint32_t i, const struct pcptune_cpu *c,
-		 uint32_t ticks)
+		 struct cpu_state *cs, uint32_t ticks)
 {
-	uint32_t high = decayed(c, ticks);
+	uint32_t high = decayed(cs, c, ticks);
 	struct pcptune_change *ch;
 
 	if (high >= c->high)
@@ -186,6 +194,12 @@ static bool tick(struct pcptune_decision *d, uint32_t i, const struct pcptune_cp
 	ch->arg[0] = c->high_min;
 	ch->arg[1] = c->count;
 	return true;
+}
+
+static bool decays(uint32_t rules)
+{
+	return pcptune_rules_known(rules) &&
+	       pcptune_generations[PCPTUNE_RULES_ROW(rules)].decay != 0;
 }
 
 static uint32_t count_used(const struct pcptune_sample *s)
@@ -215,13 +229,14 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 		uint32_t ticks = ticks_due(&cs->elapsed_us, s->dt_us, p[P_DECAY], open);
 
 		waiting += set;
+		cs->count_min = pcptune_min_u32(cs->count_min, c->count);
 		if (set && open) {
 			ok = set_bounds(d, i, c, &b, st->cpus);
 			cs->wait_us = PROPOSE_AGAIN_US;
-		} else if (c->rules == PCPTUNE_RULES_G4 && c->high > c->high_min && p[P_DECAY]) {
+		} else if (decays(c->rules) && c->high > c->high_min && p[P_DECAY]) {
 			above++;
 			if (ticks)
-				ok = tick(d, i, c, ticks);
+				ok = tick(d, i, c, cs, ticks);
 		}
 		if (!ok)
 			return -ENOBUFS;

@@ -16,8 +16,8 @@ static const struct pcptune_param params[N_PARAMS] = {
 		    "limit of the lists of one CPU, 4 and more; 0: 6 x batch", NULL},
 	[P_BATCH] = {"batch", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_BATCH, 0, "pages",
 		     "pages moved at once; 0: left as it is", NULL},
-	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, 3, 0, "", "generation of the rules",
-		     RULES_CHOICES},
+	[P_RULES] = {"rules", PCPTUNE_PARAM_ENUM, 0, 0, RULES_LAST, RULES_CHOICE_G0, "",
+		     "generation of the rules", RULES_CHOICES},
 	[P_KEEP] = {"keep", PCPTUNE_PARAM_BOOL, 0, 0, 1, 0, "",
 		    "every value stays as it is, whatever the others say", NULL},
 };
@@ -66,7 +66,8 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 		  const struct pcptune_sample *s, struct pcptune_decision *d,
 		  const struct pcptune_host *host)
 {
-	uint32_t high = wanted_high(shape, p), rules = rules_of_choice(p[P_RULES]);
+	uint32_t high = wanted_high(shape, p),
+		 rules = rules_of_choice(&params[P_RULES], p[P_RULES]);
 	uint32_t batch = p[P_BATCH] ? (uint32_t)p[P_BATCH] : PCPTUNE_KEEP;
 	int64_t used = 0, waiting = 0;
 

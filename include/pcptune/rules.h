@@ -9,15 +9,10 @@
  * mm/page_alloc.c. Facts were taken from the patches and commits named beside each rule and are
  * re-stated here in our own code.
  *
- * Generations
- *   g0  2.6 .. 5.13   high fixed (6 x batch by default), order 0 only, refill and drain one batch
- *   g1  5.14          high from the low watermark, order 0 only, free_factor doubles drains
- *   g4  6.7 .. 6.15   high tunes itself between high_min and high_max; alloc_factor, free_count;
- *                     orders 0..3 and 9 on lists
- *   gx  of our own    for a high that is set from outside: orders, refills and drains as in g4, but
- *                     high never moves by itself and consecutive high-order frees do not drain. In
- *                     g4 that rule drains however large high is, so that no value of high could
- *                     keep the pages of a program whose blocks are of order 1.
+ * Generations are rows of generations.def, which says what each of them is. A row has traits, and
+ * the rules ask for these. High-order lists can be switched for each of them by a bit in the id,
+ * shown as a suffix of the name: "g4-order0" is g4 with lists for order 0 alone, "g1-orders" is g1
+ * with lists for orders 1 to 3 and 9, too.
  *
  * All quantities are in base pages unless a name says otherwise. Ranges: count and high 0 .. 2^23,
  * batch 1 .. 1024, scale_max 0 .. 6, so that no product below overflows 32 bits.
@@ -29,11 +24,44 @@
 #include <stdint.h>
 
 enum pcptune_rules_id {
-	PCPTUNE_RULES_G0 = 0,
-	PCPTUNE_RULES_G1 = 1,
-	PCPTUNE_RULES_G4 = 4,
-	PCPTUNE_RULES_GX = 15,
-	PCPTUNE_RULES_MAX = 15, /* ids are 0 .. 15; pcptune_rules_known() says which exist */
+#define PCPTUNE_GENERATION(ID, id, name, others, from, changed, params, high, decay, traits) \
+	PCPTUNE_RULES_##ID = (id),
+#include <pcptune/generations.def>
+	PCPTUNE_RULES_ORDER0 = 32, /* or'ed in: high-order lists off, where the row has them */
+	PCPTUNE_RULES_ORDERS = 64, /* or'ed in: high-order lists on, where the row has none */
+	PCPTUNE_RULES_MAX = 127,   /* ids are 0 .. 127; pcptune_rules_known() says which exist */
+};
+
+#define PCPTUNE_RULES_ROWS   17u
+#define PCPTUNE_RULES_ROW(r) ((r)&31u) /* the generation without its switch */
+
+/* What a generation does. */
+enum pcptune_trait {
+	PCPTUNE_RT_ORDERS = 1u << 0,	   /* lists for orders 1 to 3 */
+	PCPTUNE_RT_HUGE = 1u << 1,	   /* a list for order 9 */
+	PCPTUNE_RT_BLOCKS = 1u << 2,	   /* a refill is batch blocks, whatever their order */
+	PCPTUNE_RT_FREE_FACTOR = 1u << 3,  /* drains in a row double, allocations halve that */
+	PCPTUNE_RT_FREE_COUNT = 1u << 4,   /* drains are as long as the run of frees was */
+	PCPTUNE_RT_SCALE_CAP = 1u << 5,	   /* scale_max bounds free_factor */
+	PCPTUNE_RT_ALLOC_FACTOR = 1u << 6, /* refills in a row double, frees halve that */
+	PCPTUNE_RT_TUNES = 1u << 7,	   /* high moves between high_min and high_max */
+	PCPTUNE_RT_RECLAIM = 1u << 8,	   /* reclaim caps the lists at four batches */
+	PCPTUNE_RT_BELOW_HIGH = 1u << 9,   /* so does, more gently, the high watermark */
+	PCPTUNE_RT_FREE_HIGH = 1u << 10,   /* frees of orders 1 to 3 may drain */
+	PCPTUNE_RT_CONSECUTIVE = 1u << 11, /* ... the second one in a row */
+	PCPTUNE_RT_CACHE = 1u << 12,	   /* ... but keep a batch where caches are large */
+	PCPTUNE_RT_HALF_MIN = 1u << 13,	   /* ... after a run of batch + high_min / 2 */
+	PCPTUNE_RT_COUNT_MIN = 1u << 14,   /* decay is bounded by the least count */
+	PCPTUNE_RT_CHUNKS = 1u << 15,	   /* one batch in each hold of the zone lock */
+};
+
+/* How high follows from the zone. */
+enum pcptune_bounds_kind {
+	PCPTUNE_BOUNDS_FIXED,	 /* six batches */
+	PCPTUNE_BOUNDS_FRACTION, /* a fraction of the zone for each CPU, else six batches */
+	PCPTUNE_BOUNDS_RAISED,	 /* six batches and the largest refill */
+	PCPTUNE_BOUNDS_LOW,	 /* the low watermark, shared by the CPUs */
+	PCPTUNE_BOUNDS_TUNED,	 /* from there to an eighth of the zone, shared by the CPUs */
 };
 
 #define PCPTUNE_COSTLY_ORDER	  3u /* orders above are "costly": no list, but for the huge one */
@@ -49,9 +77,10 @@ struct pcptune_rule_state {
 	uint32_t high_max;
 	uint32_t batch;
 	uint32_t scale_max;
-	uint32_t alloc_factor; /* g4: log2 scale of the refill; g1: not used */
-	uint32_t free_count;   /* g4: pages freed in a row; g1: free_factor (log2) */
+	uint32_t alloc_factor; /* log2 scale of the refill */
+	uint32_t free_count;   /* pages freed in a row, or free_factor (log2) before p10 */
 	uint32_t flags;	       /* PCPTUNE_RF_* */
+	uint32_t count_min;    /* p9, p10: the least count since the last tick */
 };
 
 /* bit 0: the previous free on this pcp was of order 1..3 (kernel: PCPF_PREV_FREE_HIGH_ORDER) */
@@ -85,35 +114,95 @@ static inline uint32_t pcptune_sub0_u32(uint32_t a, uint32_t b)
 	return a > b ? a - b : 0;
 }
 
-static inline bool pcptune_rules_known(uint32_t rules)
+/* A row of generations.def. */
+struct pcptune_generation {
+	uint32_t id;
+	const char *name;
+	const char *others; /* further names, separated by spaces */
+	const char *from;
+	const char *changed;
+	const char *params;
+	const char *order0, *orders; /* names with the switch */
+	enum pcptune_bounds_kind bounds;
+	uint32_t decay;
+	uint32_t traits;
+};
+
+static const struct pcptune_generation pcptune_generations[PCPTUNE_RULES_ROWS] = {
+#define PCPTUNE_GENERATION(ID, id, name, others, from, changed, params, high, decay, traits) \
+	[PCPTUNE_RULES_##ID] = {(id),		name,		others,                      \
+				from,		changed,	params,                      \
+				name "-order0", name "-orders", PCPTUNE_BOUNDS_##high,       \
+				(decay),	(traits)},
+#include <pcptune/generations.def>
+};
+
+/* The same, by id, in one line of memory: what the rules ask on every call. */
+static const uint16_t pcptune_traits[32] = {
+#define PCPTUNE_GENERATION(ID, id, name, others, from, changed, params, high, decay, traits) \
+	[PCPTUNE_RULES_##ID] = (traits),
+#include <pcptune/generations.def>
+};
+
+/* PCPTUNE_RT_* of an id; one that does not exist is as g0. */
+static inline uint32_t pcptune_rules_traits(uint32_t rules)
 {
-	return rules == PCPTUNE_RULES_G0 || rules == PCPTUNE_RULES_G1 ||
-	       rules == PCPTUNE_RULES_G4 || rules == PCPTUNE_RULES_GX;
+	uint32_t t = pcptune_traits[PCPTUNE_RULES_ROW(rules)];
+
+	if (!(rules & (PCPTUNE_RULES_ORDER0 | PCPTUNE_RULES_ORDERS)))
+		return t;
+	return rules & PCPTUNE_RULES_ORDERS ? t | PCPTUNE_RT_ORDERS | PCPTUNE_RT_HUGE
+					    : t & ~(uint32_t)(PCPTUNE_RT_ORDERS | PCPTUNE_RT_HUGE);
 }
 
-/* Generations with the scaled refills and drains of 6.7, and high-order lists. */
-static inline bool pcptune_rules_scaled(uint32_t rules)
+static inline bool pcptune_rules_known(uint32_t rules)
 {
-	return rules == PCPTUNE_RULES_G4 || rules == PCPTUNE_RULES_GX;
+	uint32_t row = PCPTUNE_RULES_ROW(rules), has;
+
+	if (rules > PCPTUNE_RULES_MAX || row >= PCPTUNE_RULES_ROWS)
+		return false;
+	has = pcptune_traits[row] & PCPTUNE_RT_ORDERS;
+	return !(rules & PCPTUNE_RULES_ORDER0 && !has) && !(rules & PCPTUNE_RULES_ORDERS && has);
 }
 
 static inline const char *pcptune_rules_name(uint32_t rules)
 {
-	return rules == PCPTUNE_RULES_G0   ? "g0"
-	       : rules == PCPTUNE_RULES_G1 ? "g1"
-	       : rules == PCPTUNE_RULES_G4 ? "g4"
-	       : rules == PCPTUNE_RULES_GX ? "gx"
-					   : "?";
+	const struct pcptune_generation *g;
+
+	if (!pcptune_rules_known(rules))
+		return "?";
+	g = &pcptune_generations[PCPTUNE_RULES_ROW(rules)];
+	return rules & PCPTUNE_RULES_ORDER0   ? g->order0
+	       : rules & PCPTUNE_RULES_ORDERS ? g->orders
+					      : g->name;
 }
 
-/* The id of a name as pcptune_rules_name() gives it; false: there is none. */
+/* Is `name` one of the words in a list that is separated by spaces? */
+static inline bool pcptune_rules_is_word(const char *name, const char *list)
+{
+	while (*list) {
+		uint32_t n = 0;
+
+		while (name[n] && name[n] == list[n])
+			n++;
+		if (!name[n] && n && (!list[n] || list[n] == ' '))
+			return true;
+		while (*list && *list != ' ')
+			list++;
+		list += *list == ' ';
+	}
+	return false;
+}
+
+/* The id of a name, or of one of the other names of a row; false: there is none. */
 static inline bool pcptune_rules_parse(const char *name, uint32_t *ret_rules)
 {
 	for (uint32_t id = 0; id <= PCPTUNE_RULES_MAX; id++) {
-		const char *known = pcptune_rules_name(id);
-
-		if (pcptune_rules_known(id) && name[0] == known[0] && name[1] == known[1] &&
-		    !name[2]) {
+		if (!pcptune_rules_known(id))
+			continue;
+		if (pcptune_rules_is_word(name, pcptune_rules_name(id)) ||
+		    (id < PCPTUNE_RULES_ROWS &&
+		     pcptune_rules_is_word(name, pcptune_generations[id].others))) {
 			*ret_rules = id;
 			return true;
 		}
@@ -126,8 +215,9 @@ static inline bool pcptune_rules_has_list(uint32_t rules, uint32_t order)
 {
 	if (order == 0)
 		return true;
-	return pcptune_rules_scaled(rules) &&
-	       (order <= PCPTUNE_COSTLY_ORDER || order == PCPTUNE_HUGE_ORDER);
+	return pcptune_rules_traits(rules) & (order <= PCPTUNE_COSTLY_ORDER ? PCPTUNE_RT_ORDERS
+					      : order == PCPTUNE_HUGE_ORDER ? PCPTUNE_RT_HUGE
+									    : 0);
 }
 
 /*
@@ -171,38 +261,98 @@ static inline uint32_t pcptune_zone_high_max(uint64_t managed, uint32_t cpus, ui
 	return pcptune_zone_high(managed / PCPTUNE_HIGH_FRACTION, cpus, batch);
 }
 
-/* Largest number of pages that one hold of the zone lock moves. */
+/* What a zone gives a CPU to begin with. */
+struct pcptune_bounds {
+	uint32_t high, high_min, high_max, batch;
+};
+
+/*
+ * Bounds of a generation for a zone of `managed` pages with `cpus` CPUs. batch 0: that of the zone.
+ * fraction: the sysctl of the generation, 0 or 8 and more; it switches tuning off. (Kernel:
+ * zone_highsize, and percpu_pagelist_fraction_sysctl_handler up to 5.13.)
+ */
+static inline struct pcptune_bounds pcptune_rules_bounds(uint32_t rules, uint64_t managed,
+							 uint64_t low_wmark, uint32_t cpus,
+							 uint32_t batch, uint64_t fraction)
+{
+	const struct pcptune_generation *g = &pcptune_generations[PCPTUNE_RULES_ROW(rules)];
+	struct pcptune_bounds b = {.batch = batch ? batch : pcptune_zone_batch(managed)};
+	uint32_t max = 0;
+
+	if (g->bounds == PCPTUNE_BOUNDS_FRACTION && fraction) {
+		b.high = pcptune_zone_high(managed / fraction, 1, 1);
+		if (!batch)
+			b.batch = pcptune_clamp_u32(b.high / 4, 1, 96);
+	} else if (fraction) {
+		b.high = pcptune_zone_high(managed / fraction, cpus, b.batch);
+	} else if (g->bounds == PCPTUNE_BOUNDS_LOW || g->bounds == PCPTUNE_BOUNDS_TUNED) {
+		b.high = pcptune_zone_high_min(low_wmark, cpus, b.batch);
+		if (g->bounds == PCPTUNE_BOUNDS_TUNED)
+			max = pcptune_zone_high_max(managed, cpus, b.batch);
+	} else {
+		b.high = 6 * b.batch;
+		if (g->bounds == PCPTUNE_BOUNDS_RAISED)
+			b.high += b.batch << PCPTUNE_COSTLY_ORDER;
+	}
+	b.high_min = b.high;
+	b.high_max = pcptune_max_u32(max, b.high);
+	return b;
+}
+
+/* batch << scale_max: the largest refill, and the largest drain by a run of frees */
 static inline uint32_t pcptune_max_move(const struct pcptune_rule_state *s)
 {
 	return s->batch << s->scale_max;
 }
 
-/* ---- allocation ---- */
-
-/* On every allocation of one block through a list, before the list is looked at. */
-static inline void pcptune_rules_on_alloc(struct pcptune_rule_state *s)
+/* Pages that a drain moves in one hold of the zone lock, at most; at least 1. */
+static inline uint32_t pcptune_rules_hold(uint32_t rules, uint32_t batch, uint32_t scale_max)
 {
-	if (s->rules != PCPTUNE_RULES_G0)
-		s->free_count >>= 1; /* g4: free_count; g1: free_factor */
+	if (pcptune_rules_traits(rules) & PCPTUNE_RT_CHUNKS)
+		scale_max = 0;
+	return pcptune_max_u32(1, batch << scale_max);
 }
 
-/*
- * The list of `order` is empty: how many BLOCKS to take from the zone in one lock hold, at least
- * 1. Moves high and alloc_factor (kernel 6.7: nr_pcp_alloc). zone_state: PCPTUNE_ZS_*.
- */
-static inline uint32_t pcptune_rules_refill(struct pcptune_rule_state *s, uint32_t order,
-					    uint32_t count, uint32_t zone_state)
+/* Generations whose kernel keeps `high` between its bounds at every look. */
+static inline bool pcptune_rules_clamps(uint32_t traits)
+{
+	return traits & (PCPTUNE_RT_TUNES | PCPTUNE_RT_FREE_COUNT);
+}
+
+/* ---- allocation ---- */
+
+/* On n allocations of one block through a list in a row, before the list is looked at. */
+static inline void pcptune_rules_on_allocs(struct pcptune_rule_state *s, uint32_t n)
+{
+	s->free_count >>= pcptune_min_u32(n, 31);
+}
+
+static inline void pcptune_rules_on_alloc(struct pcptune_rule_state *s)
+{
+	s->free_count >>= 1;
+}
+
+/* After blocks left a list by allocations: count is what is left on all lists (p9: count_min). */
+static inline void pcptune_rules_taken(struct pcptune_rule_state *s, uint32_t count)
+{
+	if (pcptune_rules_traits(s->rules) & PCPTUNE_RT_COUNT_MIN)
+		s->count_min = pcptune_min_u32(s->count_min, count);
+}
+
+/* nr_pcp_alloc of 6.7 and of p5; moves high (TUNES) and alloc_factor. */
+static inline uint32_t pcptune_rules_refill_scaled(struct pcptune_rule_state *s, uint32_t traits,
+						   uint32_t order, uint32_t count,
+						   uint32_t zone_state)
 {
 	uint32_t n, room;
 
-	if (!pcptune_rules_scaled(s->rules))
-		return pcptune_max_u32(1, s->batch);
-	s->high = pcptune_clamp_u32(s->high, s->high_min, s->high_max);
+	if (pcptune_rules_clamps(traits))
+		s->high = pcptune_clamp_u32(s->high, s->high_min, s->high_max);
 	if (s->high < s->batch)
 		return 1;
 	n = order ? s->batch : s->batch << s->alloc_factor;
-	if (s->rules == PCPTUNE_RULES_G4 && s->high_min != s->high_max &&
-	    !(zone_state & PCPTUNE_ZS_BELOW_HIGH))
+	if (traits & PCPTUNE_RT_TUNES && s->high_min != s->high_max &&
+	    !(traits & PCPTUNE_RT_BELOW_HIGH && zone_state & PCPTUNE_ZS_BELOW_HIGH))
 		s->high = pcptune_min_u32(s->high + n, s->high_max);
 	if (order == 0) {
 		room = pcptune_max_u32(pcptune_sub0_u32(s->high, count + s->batch), s->batch);
@@ -210,140 +360,189 @@ static inline uint32_t pcptune_rules_refill(struct pcptune_rule_state *s, uint32
 			s->alloc_factor++;
 		n = pcptune_min_u32(n, room);
 	}
-	if (n > 1)
-		n = pcptune_max_u32(n >> order, 2);
+	return n;
+}
+
+/*
+ * The list of `order` is empty: how many BLOCKS to take from the zone in one lock hold, at least
+ * 1. May move high and alloc_factor. zone_state: PCPTUNE_ZS_*.
+ */
+static inline uint32_t pcptune_rules_refill(struct pcptune_rule_state *s, uint32_t order,
+					    uint32_t count, uint32_t zone_state)
+{
+	uint32_t t = pcptune_rules_traits(s->rules), n = pcptune_max_u32(1, s->batch);
+
+	if (t & PCPTUNE_RT_ALLOC_FACTOR)
+		n = pcptune_rules_refill_scaled(s, t, order, count, zone_state);
+	if (order && n > 1 && !(t & PCPTUNE_RT_BLOCKS))
+		return pcptune_max_u32(n >> order, 2);
 	return n;
 }
 
 /* ---- free ---- */
 
-/*
- * On every free of one block through a list, after it was pushed: count includes it. Returns the
- * number of PAGES to drain now, 0: none. *ret_free_high: the drain was fired by consecutive
- * high-order frees (kernel 6.7: free_unref_page_commit, nr_pcp_high, nr_pcp_free).
- */
-static inline uint32_t pcptune_rules_free(struct pcptune_rule_state *s, uint32_t order,
-					  uint32_t count, uint32_t zone_state, bool *ret_free_high);
-
-static inline uint32_t pcptune_rules_free_g0(struct pcptune_rule_state *s, uint32_t count)
+/* Does this free of orders 1 to 3 drain? Keeps PREV_HIGH_ORDER. (Kernel: free_unref_page_commit.) */
+static inline bool pcptune_rules_free_high(struct pcptune_rule_state *s, uint32_t traits,
+					   uint32_t order, uint32_t count)
 {
-	return count >= s->high ? pcptune_min_u32(count, pcptune_max_u32(1, s->batch)) : 0;
+	bool previous = s->flags & PCPTUNE_RF_PREV_HIGH_ORDER;
+	uint32_t run = 1;
+
+	if (!order || order > PCPTUNE_COSTLY_ORDER) {
+		s->flags &= ~PCPTUNE_RF_PREV_HIGH_ORDER;
+		return false;
+	}
+	s->flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
+	if (!(traits & PCPTUNE_RT_FREE_HIGH))
+		return false;
+	if (traits & PCPTUNE_RT_FREE_COUNT)
+		run = s->batch + (traits & PCPTUNE_RT_HALF_MIN ? s->high_min / 2 : 0);
+	if (s->free_count < run || (traits & PCPTUNE_RT_CONSECUTIVE && !previous))
+		return false;
+	return !(traits & PCPTUNE_RT_CACHE && s->flags & PCPTUNE_RF_FREE_HIGH_BATCH) ||
+	       count >= s->batch;
 }
 
-/* g1: nr_pcp_free of 5.14; reclaim caps the list at four batches */
-static inline uint32_t pcptune_rules_free_g1(struct pcptune_rule_state *s, uint32_t count,
-					     uint32_t zone_state)
+/* Pages freed in a row, as far as the generation knows. */
+static inline uint32_t pcptune_rules_run(const struct pcptune_rule_state *s, uint32_t traits)
 {
-	uint32_t high = s->high, n, most;
-
-	if (zone_state & PCPTUNE_ZS_RECLAIM_ACTIVE)
-		high = pcptune_min_u32(4 * s->batch, high);
-	if (count < high)
-		return 0;
-	if (s->high < s->batch)
-		return pcptune_min_u32(count, 1);
-	most = pcptune_max_u32(pcptune_sub0_u32(s->high, s->batch), s->batch);
-	n = s->batch << pcptune_min_u32(s->free_count, 16);
-	if (n < most)
-		s->free_count++;
-	return pcptune_min_u32(count, pcptune_clamp_u32(n, s->batch, most));
+	return traits & PCPTUNE_RT_FREE_COUNT ? s->free_count
+					      : s->batch << pcptune_min_u32(s->free_count, 16);
 }
 
-/* The level at which g4 drains; moves high (kernel 6.7: nr_pcp_high). */
-static inline uint32_t pcptune_rules_high_g4(struct pcptune_rule_state *s, uint32_t count,
-					     uint32_t zone_state, bool free_high)
+/* The level at which it drains; moves high where the generation does (kernel: nr_pcp_high). */
+static inline uint32_t pcptune_rules_level(struct pcptune_rule_state *s, uint32_t traits,
+					   uint32_t count, uint32_t zone_state, bool free_high)
 {
-	uint32_t high, step, need;
+	bool clamps = pcptune_rules_clamps(traits);
+	uint32_t high = s->high, need, less;
 
-	s->high = high = pcptune_clamp_u32(s->high, s->high_min, s->high_max);
+	if (clamps)
+		s->high = high = pcptune_clamp_u32(high, s->high_min, s->high_max);
 	if (!high)
 		return 0;
 	if (free_high) {
-		s->high = pcptune_max_u32(pcptune_sub0_u32(high, pcptune_max_move(s)), s->high_min);
+		if (clamps)
+			s->high = pcptune_max_u32(pcptune_sub0_u32(high, pcptune_max_move(s)),
+						  s->high_min);
 		return 0;
 	}
-	step = pcptune_max_u32(s->free_count, s->batch);
+	less = pcptune_max_u32(
+		pcptune_sub0_u32(high, pcptune_max_u32(pcptune_rules_run(s, traits), s->batch)),
+		s->high_min);
 	if (zone_state & PCPTUNE_ZS_RECLAIM_ACTIVE) {
-		s->high = pcptune_max_u32(pcptune_sub0_u32(high, step), s->high_min);
+		if (clamps)
+			s->high = less;
 		return pcptune_min_u32(4 * s->batch, s->high);
 	}
-	if (s->high_min == s->high_max || s->rules == PCPTUNE_RULES_GX)
+	if (!(traits & PCPTUNE_RT_TUNES) || s->high_min == s->high_max)
 		return high;
-	if (zone_state & PCPTUNE_ZS_BELOW_HIGH) {
-		s->high = pcptune_max_u32(pcptune_sub0_u32(high, step), s->high_min);
+	if (traits & PCPTUNE_RT_BELOW_HIGH && zone_state & PCPTUNE_ZS_BELOW_HIGH) {
+		s->high = less;
 		return pcptune_max_u32(count, s->high_min);
 	}
-	need = s->free_count + s->batch;
+	need = pcptune_rules_run(s, traits) + s->batch;
 	if (count >= high && s->high < need)
 		s->high = pcptune_clamp_u32(need, s->high_min, s->high_max);
 	return high;
 }
 
-static inline uint32_t pcptune_rules_free_g4(struct pcptune_rule_state *s, uint32_t order,
-					     uint32_t count, uint32_t zone_state,
-					     bool *ret_free_high)
+/* Pages to drain when count is at the level or above (kernel: nr_pcp_free). */
+static inline uint32_t pcptune_rules_drain(struct pcptune_rule_state *s, uint32_t traits,
+					   uint32_t count, uint32_t level, bool free_high)
 {
-	bool free_high = false;
-	uint32_t high, most;
+	uint32_t most, n;
 
-	s->alloc_factor >>= 1;
-	if (order >= 1 && order <= PCPTUNE_COSTLY_ORDER) {
-		free_high = s->rules == PCPTUNE_RULES_G4 && s->free_count >= s->batch &&
-			    (s->flags & PCPTUNE_RF_PREV_HIGH_ORDER) &&
-			    (!(s->flags & PCPTUNE_RF_FREE_HIGH_BATCH) || count >= s->batch);
-		s->flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
-	} else {
-		s->flags &= ~PCPTUNE_RF_PREV_HIGH_ORDER;
-	}
-	if (s->free_count < pcptune_max_move(s))
-		s->free_count += 1u << order;
-	high = pcptune_rules_high_g4(s, count, zone_state, free_high);
-	if (count < high)
-		return 0;
-	*ret_free_high = free_high;
 	if (free_high)
-		return pcptune_min_u32(count, pcptune_max_move(s));
-	if (high < s->batch)
+		return pcptune_rules_clamps(traits) ? pcptune_min_u32(count, pcptune_max_move(s))
+						    : count;
+	if (level < s->batch)
 		return pcptune_min_u32(count, 1);
-	most = pcptune_max_u32(pcptune_sub0_u32(high, s->batch), s->batch);
-	return pcptune_min_u32(count, pcptune_clamp_u32(s->free_count, s->batch, most));
+	most = pcptune_max_u32(pcptune_sub0_u32(level, s->batch), s->batch);
+	n = pcptune_rules_run(s, traits);
+	if (traits & PCPTUNE_RT_FREE_FACTOR && n < most &&
+	    !(traits & PCPTUNE_RT_SCALE_CAP && s->free_count >= s->scale_max))
+		s->free_count++;
+	return pcptune_min_u32(count, pcptune_clamp_u32(n, s->batch, most));
 }
 
+/*
+ * On every free of one block through a list, after it was pushed: count includes it. Returns the
+ * number of PAGES to drain now, 0: none. *ret_free_high: the drain was fired by frees of orders 1
+ * to 3 (kernel: free_unref_page_commit).
+ */
 static inline uint32_t pcptune_rules_free(struct pcptune_rule_state *s, uint32_t order,
 					  uint32_t count, uint32_t zone_state, bool *ret_free_high)
 {
+	uint32_t t = pcptune_rules_traits(s->rules), level;
+	bool free_high;
+
 	*ret_free_high = false;
-	switch (s->rules) {
-	case PCPTUNE_RULES_G0:
-		return pcptune_rules_free_g0(s, count);
-	case PCPTUNE_RULES_G1:
-		return pcptune_rules_free_g1(s, count, zone_state);
-	default:
-		return pcptune_rules_free_g4(s, order, count, zone_state, ret_free_high);
-	}
+	if (!(t & (PCPTUNE_RT_FREE_FACTOR | PCPTUNE_RT_FREE_COUNT)))
+		return count >= s->high ? pcptune_min_u32(count, pcptune_max_u32(1, s->batch)) : 0;
+	if (t & PCPTUNE_RT_ALLOC_FACTOR)
+		s->alloc_factor >>= 1;
+	free_high = pcptune_rules_free_high(s, t, order, count);
+	if (t & PCPTUNE_RT_FREE_COUNT && s->free_count < pcptune_max_move(s))
+		s->free_count += 1u << order;
+	level = pcptune_rules_level(s, t, count, zone_state, free_high);
+	if (count < level)
+		return 0;
+	*ret_free_high = free_high;
+	return pcptune_rules_drain(s, t, count, level, free_high);
+}
+
+/*
+ * Of up to n frees of order 0 in a row, onto `count` pages, those that surely drain nothing while
+ * the zone has memory: how many they are, with the state moved as by that many calls of
+ * pcptune_rules_free(). For models that go by runs of pages.
+ */
+static inline uint32_t pcptune_rules_free_run(struct pcptune_rule_state *s, uint32_t count,
+					      uint32_t n)
+{
+	uint32_t t = pcptune_rules_traits(s->rules), high = s->high, k, most = pcptune_max_move(s);
+
+	if (pcptune_rules_clamps(t))
+		high = pcptune_clamp_u32(high, s->high_min, s->high_max);
+	k = pcptune_min_u32(n, pcptune_sub0_u32(high, count + 1));
+	if (!k || !(t & (PCPTUNE_RT_FREE_FACTOR | PCPTUNE_RT_FREE_COUNT)))
+		return k;
+	s->high = high;
+	s->flags &= ~PCPTUNE_RF_PREV_HIGH_ORDER;
+	if (t & PCPTUNE_RT_ALLOC_FACTOR)
+		s->alloc_factor >>= pcptune_min_u32(k, 31);
+	if (t & PCPTUNE_RT_FREE_COUNT && s->free_count < most)
+		s->free_count = pcptune_min_u32(s->free_count + k, most);
+	return k;
 }
 
 /* ---- decay ---- */
 
 /*
- * high after one tick (kernel 6.7: decay_pcp_high, every vm.stat_interval, 1 s): down by 1/8, but
- * so that one tick gives back at most batch << scale_max pages, and never below high_min.
+ * high after one tick (kernel 6.7: decay_pcp_high, every vm.stat_interval, 1 s): down by one part
+ * in `parts`, and by `least` at most, but so that one tick gives back at most batch << scale_max
+ * pages, and never below high_min.
  */
 static inline uint32_t pcptune_rules_decay(uint32_t high, uint32_t high_min, uint32_t count,
-					   uint32_t max_move)
+					   uint32_t max_move, uint32_t parts, uint32_t least)
 {
 	if (high <= high_min)
 		return high;
-	return pcptune_max_u32(pcptune_max_u32(pcptune_sub0_u32(count, max_move), high - high / 8),
-			       high_min);
+	high -= pcptune_min_u32(high / parts, least);
+	return pcptune_max_u32(pcptune_max_u32(pcptune_sub0_u32(count, max_move), high), high_min);
 }
 
-/* Decay of one pcp; returns the pages to drain now. g0 and g1 do not decay. */
+/* Decay of one pcp, if its generation decays; returns the pages to drain now. */
 static inline uint32_t pcptune_rules_tick(struct pcptune_rule_state *s, uint32_t count)
 {
-	if (s->rules != PCPTUNE_RULES_G4)
+	uint32_t parts = pcptune_generations[PCPTUNE_RULES_ROW(s->rules)].decay;
+	bool least = pcptune_rules_traits(s->rules) & PCPTUNE_RT_COUNT_MIN;
+
+	if (!parts)
 		return 0;
-	s->high = pcptune_rules_decay(s->high, s->high_min, count, pcptune_max_move(s));
+	s->high = pcptune_rules_decay(s->high, s->high_min, count, pcptune_max_move(s), parts,
+				      least ? pcptune_min_u32(s->count_min, count) : UINT32_MAX);
+	s->count_min = pcptune_min_u32(count, s->high);
 	return pcptune_sub0_u32(count, s->high);
 }
 

@@ -45,7 +45,7 @@ def the_man_page_names_every_command_and_option_and_no_other():
 def every_generation_of_the_rules_is_named():
     r = run([PCPTUNE, "set", "x", "rules=none"])
     known = re.search("not one of (.*)", r.stderr)[1].split(", ")
-    assert r.returncode == 2 and known[:3] == ["g0", "g1", "g4"], r
+    assert r.returncode == 2 and known[:3] == ["g0", "g1", "g2"], r
     text = read("docs/pcptune.1")
     assert f"rules ({', '.join(known)})" in run([PCPTUNE, "set", "--help"]).stdout
     assert all(f".Cm {g}\n" in text for g in known), known
@@ -149,6 +149,31 @@ def the_counters_page_is_what_the_program_prints():
     r = run([PCPTUNE, "counters", "--markdown"])
     assert r.stdout == read("docs/counters.md"), \
         "run: pcptune counters --markdown > docs/counters.md"
+
+
+@test
+def the_generations_page_is_what_the_program_prints():
+    r = run([PCPTUNE, "policies", "--generations", "--markdown"])
+    assert r.returncode == 0 and r.stdout == read("docs/generations.md"), \
+        "run: pcptune policies --generations --markdown > docs/generations.md"
+
+
+@test
+def every_generation_is_listed_and_can_be_chosen():
+    rows = json.loads(run([PCPTUNE, "policies", "-g", "--json"]).stdout)["generations"]
+    known = re.search("not one of (.*)", run([PCPTUNE, "set", "x", "rules=none"]).stderr)[1]
+    names = [g["name"] for g in rows]
+    assert sorted(names) == sorted(known.split(", ")) and len(set(names)) == len(names) == 17
+    assert all(g["from"] and g["changed"] and g["parameters"] for g in rows)
+    text = run([PCPTUNE, "policies", "--generations"]).stdout
+    assert all(re.search(rf"^{g}[, ]", text, re.M) for g in names)
+    for policy, lacks in (("static", set()), ("kernel", {"gx"})):
+        p = json.loads(run([PCPTUNE, "policies", policy, "--json"]).stdout)["params"]
+        assert set(names) - set(next(x for x in p if x["name"] == "rules")["choices"]) == lacks
+    for g in rows:  # a switch is the opposite of what the row has
+        assert g["switched"] == g["name"] + ("-order0" if "orders" in g["traits"] else "-orders")
+    for words in (["-m"], ["-g", "static"]):
+        assert run([PCPTUNE, "policies", *words]).returncode == 2
 
 
 @test

@@ -482,7 +482,7 @@ static void what_cut_a_decision_is_found_again(void **state)
 	p.scale_max = 9;
 	assert_non_null(strstr(why(old, p, 1000), "scale_max: 6 is the most"));
 	p = old;
-	p.rules = 9;
+	p.rules = 31;
 	assert_non_null(strstr(why(old, p, 1000), "rules: no such generation"));
 	p = old;
 	p.high_max = 100;

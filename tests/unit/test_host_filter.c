@@ -166,7 +166,7 @@ static void test_clamp_cases(void **state)
 	c = clamp(0, &g0, 378, (struct limits){K, K, K, 0, K, K});
 	assert_int_equal(c.batch, 1);
 	/* high of 1..3 is 4; unknown rules and scales are left out */
-	c = clamp(0, &g0, 378, (struct limits){1, K, K, K, 7, 3});
+	c = clamp(0, &g0, 378, (struct limits){1, K, K, K, 7, 31});
 	assert_true(equal(&c, &(struct limits){4, 4, 378, 4, 5, 0}));
 	/* a CPU that was never used: no limits yet, changes are allowed */
 	c = clamp(0, &unused, 0, (struct limits){1000, 1000, 1000, K, K, 4});

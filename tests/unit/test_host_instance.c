@@ -227,7 +227,7 @@ static void test_breaches(void **state)
 	BREACH(act.change[0].batch = 0, "out of range");
 	BREACH(act.change[0].batch = 1025, "out of range");
 	BREACH(act.change[0].scale_max = 7, "out of range");
-	BREACH(act.change[0].rules = 2, "out of range");
+	BREACH(act.change[0].rules = 31, "out of range");
 }
 
 static void test_bench(void **state)

@@ -286,7 +286,7 @@ static void control_child(void)
 	c->high_max = PCPTUNE_MAX_HIGH + 1;
 	c->batch = 0;
 	c->scale_max = 7;
-	c->rules = 3;
+	c->rules = 31;
 	__atomic_store_n(&c->seq, 9, __ATOMIC_RELEASE);
 	for (int i = 0; i < 100; i++)
 		CHECK(pcpa_alloc(0));

@@ -169,8 +169,9 @@ static void test_kernel_decay(void **state)
 		if (!m.answer.n_changes)
 			continue;
 		assert_string_equal(reason(&m), "decay");
-		assert_int_equal(m.answer.changes[0].clamped.high,
-				 pcptune_rules_decay(last, 400, m.m[0].count, 63 << 5));
+		assert_int_equal(
+			m.answer.changes[0].clamped.high,
+			pcptune_rules_decay(last, 400, m.m[0].count, 63 << 5, 8, UINT32_MAX));
 		last = m.answer.changes[0].clamped.high;
 		ticks++;
 	}
@@ -182,7 +183,7 @@ static void test_kernel_decay(void **state)
 	ask(&m);
 	last = 24000;
 	for (int n = 0; n < 5; n++)
-		last = pcptune_rules_decay(last, 400, m.m[0].count, 63 << 5);
+		last = pcptune_rules_decay(last, 400, m.m[0].count, 63 << 5, 8, UINT32_MAX);
 	assert_int_equal(m.answer.changes[0].clamped.high, last);
 	/* at high_min there is nothing to do for long */
 	m.dt = 60000000;

@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <cmocka.h>
+#include <pcptune/rules.h>
 #include "lib/segreader.h"
 #include "tests/unit/test_segreader.h"
 
@@ -812,7 +813,7 @@ static void test_hostile_gauges(void **state)
 	assert_int_equal(b.cpus[0].high_max, PCPTUNE_MAX_HIGH);
 	assert_int_equal(b.cpus[0].batch, PCPTUNE_MAX_BATCH);
 	assert_int_equal(b.cpus[0].scale_max, PCPTUNE_MAX_SCALE);
-	assert_int_equal(b.cpus[0].rules, 15);
+	assert_int_equal(b.cpus[0].rules, PCPTUNE_RULES_MAX);
 	assert_int_equal(b.cpus[0].alloc_factor, 16);
 	assert_int_equal(b.cpus[0].free_count, PCPTUNE_MAX_HIGH);
 	assert_int_equal(b.cpus[0].count, 2 * PCPTUNE_MAX_HIGH);

@@ -297,6 +297,20 @@ __attribute__((aligned(64))) void pcpa_free(void *block, unsigned order)
 	free_block(block, order, CALLER);
 }
 
+/* Blocks that were checked. But one that is among them twice was still in use then. */
+static void free_row(struct pcpa_zone *z, unsigned order, size_t n, void *const *blocks,
+		     const void *caller)
+{
+	while (n) {
+		size_t done = pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, n, blocks);
+
+		if (done < n)
+			report("block was freed before", blocks[done++], order, caller);
+		blocks += done;
+		n -= done;
+	}
+}
+
 /* Blocks that lie in one zone go together. */
 void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks)
 {
@@ -315,12 +329,12 @@ void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks)
 		if (this && this == z)
 			continue;
 		if (z)
-			pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, i - first, blocks + first);
+			free_row(z, order, i - first, blocks + first, CALLER);
 		first = i;
 		z = this;
 	}
 	if (z)
-		pcpa_pcp_free_bulk(z, pcpa_cpu_slot(), order, n - first, blocks + first);
+		free_row(z, order, n - first, blocks + first, CALLER);
 	wake_agent();
 	errno = saved;
 }

@@ -900,28 +900,39 @@ void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *blo
 		pcpa_pcp_free_direct(z, b, block, order, false);
 }
 
-void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
-			void *const *blocks)
+static inline bool is_out(const struct pcpa_zone *z, const void *block, unsigned order)
+{
+	return pcpa_tag_get(z, pcpa_page_number(z, block)) == pcpa_tag(PCPA_IN_USE, order);
+}
+
+size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
+			  void *const *blocks)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
 	unsigned list = pcpa_list_of(order);
+	size_t done = 0;
 
-	while (n) {
-		size_t part = n < BULK_HOLD ? n : BULK_HOLD;
+	while (done < n) {
+		size_t part = n - done < BULK_HOLD ? n - done : BULK_HOLD, i;
 		bool sections = list != PCPA_NO_LIST && slot < pcpa_fast_cpus();
 		bool listed = !sections && list != PCPA_NO_LIST && enter(b);
 
-		for (size_t i = 0; i < part && sections; i++)
-			pcpa_sections_free(z, slot, order, list, blocks[i]);
-		for (size_t i = 0; i < part && !sections; i++)
-			if (!listed || !put_locked(z, b, list, blocks[i], order))
-				pcpa_pcp_free_direct(z, b, blocks[i], order,
+		for (i = 0; i < part && is_out(z, blocks[done + i], order); i++) {
+			void *block = blocks[done + i];
+
+			if (sections)
+				pcpa_sections_free(z, slot, order, list, block);
+			else if (!listed || !put_locked(z, b, list, block, order))
+				pcpa_pcp_free_direct(z, b, block, order,
 						     !listed && list != PCPA_NO_LIST && !i);
+		}
 		if (listed)
 			pcpa_pcp_leave(b);
-		blocks += part;
-		n -= part;
+		done += i;
+		if (i < part)
+			break;
 	}
+	return done;
 }
 
 /* ---- fork and audit ---- */

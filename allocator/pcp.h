@@ -83,8 +83,12 @@ size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, s
 			   void **blocks);
 /* Blocks of one order in zone z, checked by the caller. Always succeed. */
 void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *block);
-void pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
-			void *const *blocks);
+/*
+ * The same for n blocks; returns how many were freed. Less: the next one is in use no more, since it
+ * is in the row twice.
+ */
+size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
+			  void *const *blocks);
 
 /* Pages [at, end) of the block at pfn, checked by the caller, to the zone past every list. */
 void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, size_t end);

@@ -6,9 +6,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <cmocka.h>
 
 #include "allocator/preload_fast.h"
@@ -501,6 +503,57 @@ static void test_fast_counters(void **state_)
 	ending = false;
 }
 
+static volatile sig_atomic_t n_alarms;
+
+static void on_alarm(int signal)
+{
+	(void)signal;
+	n_alarms++;
+}
+
+static void *storm_calls(void *arg)
+{
+	for (unsigned i = 0; i < 25; i++)
+		fast_calls(arg);
+	return NULL;
+}
+
+/* Signals abort sections all the time: nothing is lost, nothing counted twice. */
+static void test_fast_storm(void **state_)
+{
+	struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
+	struct pcptune_proc_block *proc;
+	uint64_t calls, bytes, before;
+	unsigned fast[4] = {0}, i;
+	pthread_t t[4];
+
+	(void)state_;
+	need_fast_path();
+	proc = pcpa_proc();
+	before = in_use();
+	add_gathered(&mine);
+	calls = proc->malloc_calls;
+	bytes = proc->malloc_bytes;
+	signal(SIGALRM, on_alarm);
+	assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+	for (i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, storm_calls, &fast[i]), 0);
+	for (i = 0; i < 4; i++)
+		pthread_join(t[i], NULL);
+	while (n_alarms < 3) {
+		fast_calls(&fast[0]);
+		calls += 4000;
+		bytes += 1000 * (4096 + 5000 + 16384 + 20000);
+	}
+	assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+	add_gathered(&mine);
+	assert_int_equal(proc->malloc_calls, calls + 4 * 25 * 4000);
+	assert_int_equal(proc->malloc_bytes,
+			 bytes + (uint64_t)4 * 25 * 1000 * (4096 + 5000 + 16384 + 20000));
+	assert_int_equal(in_use(), before);
+	assert_int_equal(pcpa_audit(NULL), 0);
+}
+
 #define N_SLOTS	 32
 #define N_ROUNDS 4000
 
@@ -682,6 +735,7 @@ int main(void)
 		cmocka_unit_test(test_fast_guess),
 		cmocka_unit_test(test_fast_thread_that_only_frees),
 		cmocka_unit_test(test_fast_counters),
+		cmocka_unit_test(test_fast_storm),
 		cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_arena),
 		cmocka_unit_test(test_next),

@@ -49,6 +49,10 @@ const struct cli_verb cli_verbs[] = {
 	{"curve", "show the traffic that any other high would have caused", "",
 	 "Of a trace, or of a log (that of the daemon unless --db names one).\n", options_curve,
 	 cmd_curve, false},
+	{"eval", "run policies over a trace and compare what they would have caused", "",
+	 "/floor, /static: pages moved, as multiples of the least possible and of the best fixed "
+	 "split\nof the same memory.\n",
+	 options_eval, cmd_eval, false},
 	{"version", "show the version of this program and of the daemon", "", NULL, options_version,
 	 cmd_version, false},
 	{"help", "show the commands, or the options of one", "[COMMAND]", NULL, options_help,

@@ -13,7 +13,7 @@ _pcptune_policies() {
 _pcptune() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local verb=${COMP_WORDS[1]} opts= kind=
-	local verbs="run status targets log explain set unset policy policies counters check-config verify trace curve version help" limits="high= high_min= high_max= batch= scale_max= rules="
+	local verbs="run status targets log explain set unset policy policies counters check-config verify trace curve eval version help" limits="high= high_min= high_max= batch= scale_max= rules="
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -35,6 +35,7 @@ _pcptune() {
 	verify) opts="--db --socket --policy-path --json --help" ;;
 	trace) opts="--output --json --help" ;;
 	curve) opts="--trace --db --target --from --to --cpu --batch --svg --socket --json --help" ;;
+	eval) opts="--trace --policy --set --budget --managed --threads --policy-path --json --help" ;;
 	version) opts="--socket --json --help" ;;
 	help) opts="--completion --json --help" ;;
 	esac
@@ -85,6 +86,13 @@ _pcptune() {
 	curve:--batch | curve:-b) kind=none ;;
 	curve:--svg) kind=file ;;
 	curve:--socket | curve:-s) kind=file ;;
+	eval:--trace | eval:-t) kind=file ;;
+	eval:--policy | eval:-p) kind=policy ;;
+	eval:--set) kind=none ;;
+	eval:--budget | eval:-b) kind=none ;;
+	eval:--managed | eval:-m) kind=none ;;
+	eval:--threads) kind=none ;;
+	eval:--policy-path) kind=directory ;;
 	version:--socket | version:-s) kind=file ;;
 	esac
 	case $kind in

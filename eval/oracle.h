@@ -39,7 +39,7 @@ struct oracle_event {
 
 /*
  * The least pages that must move when lists hold at most budget pages together, and begin empty.
- * events: n, in the order of time; cpus below n_cpus. Time O(n log n), memory about 60 n. 0 or
+ * events: n, in the order of time; cpus below n_cpus. Time O(n log n), memory about 140 n bytes. 0 or
  * -ENOMEM.
  */
 int oracle_belady(const struct oracle_event *events, size_t n, uint32_t n_cpus, uint64_t budget,

@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * `pcptune eval`: policies over a trace, in a closed loop, beside what could have been done at best.
+ *
+ * Each policy is run with every combination of the values that --set gives its parameters. Rows come
+ * in the order of the command line, whatever thread was first. What is not known is "-", in JSON
+ * null: no number where there is none.
+ */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "eval/grid.h"
+#include "lib/text.h"
+
+#define JOBS_MAX     10000u
+#define POLICIES_MAX 32u
+#define MANAGED	     (1 << 20) /* pages: 4 GiB */
+#define THREADS_MAX  256
+
+struct args {
+	const char *trace, *policies, *policy_path;
+	struct cli_list set;
+	int64_t budget, managed, threads;
+	bool json;
+};
+
+const struct cli_option options_eval[] = {
+	{"trace", 't', "FILE", "trace to run them over", cli_set_string,
+	 offsetof(struct args, trace)},
+	{"policy", 'p', "A,B,...", "policies", cli_set_string, offsetof(struct args, policies)},
+	{"set", 0, "A.KEY=V,...", "values of a parameter, each is tried; may repeat", cli_set_list,
+	 offsetof(struct args, set)},
+	{"budget", 'b', "PAGES", "bound of the sum of high", cli_set_i64,
+	 offsetof(struct args, budget)},
+	{"managed", 'm', "PAGES", "size of the zone (1048576)", cli_set_i64,
+	 offsetof(struct args, managed)},
+	{"threads", 0, "N", "runs at the same time (all CPUs)", cli_set_i64,
+	 offsetof(struct args, threads)},
+	CLI_OPT_POLICY_PATH(struct args, policy_path),
+	CLI_OPT_JSON(struct args, json),
+	{0},
+};
+
+struct plan {
+	const struct args *a;
+	char *names[POLICIES_MAX];
+	struct policy_module *modules[POLICIES_MAX];
+	size_t n_policies;
+	struct grid_job *jobs;
+	size_t n, room;
+	struct grid_trace t;
+};
+
+/* ---- what to run ---- */
+
+static int load_policies(struct plan *p, char *list)
+{
+	char why[POLICY_WHY], *save = NULL;
+
+	for (char *w = strtok_r(list, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
+		if (p->n_policies == POLICIES_MAX)
+			return cli_usage_error("--policy: at most %u policies", POLICIES_MAX);
+		if (policy_load(w, p->a->policy_path, &p->modules[p->n_policies], why))
+			return cli_error("%s", why);
+		p->names[p->n_policies++] = w;
+	}
+	return p->n_policies ? -1 : cli_usage_error("--policy: a list of policies is needed");
+}
+
+/* The policy that a --set is for; *ret_key: what stands after "NAME.". */
+static struct policy_module *policy_of(const struct plan *p, const char *set, const char **ret_key)
+{
+	for (size_t i = 0; i < p->n_policies; i++) {
+		size_t n = strlen(p->names[i]);
+
+		if (!strncmp(set, p->names[i], n) && set[n] == '.') {
+			*ret_key = set + n + 1;
+			return p->modules[i];
+		}
+	}
+	return NULL;
+}
+
+static int check_sets(const struct plan *p)
+{
+	const char *key;
+
+	for (size_t i = 0; i < p->a->set.n; i++) {
+		const char *s = p->a->set.item[i], *eq = strchr(s, '=');
+
+		if (!eq || !eq[1] || !memchr(s, '.', (size_t)(eq - s)))
+			return cli_usage_error("--set \"%s\": not POLICY.KEY=VALUE,...", s);
+		if (!policy_of(p, s, &key))
+			return cli_usage_error("--set \"%s\": its policy is not in --policy", s);
+	}
+	return -1;
+}
+
+static int add_job(struct plan *p, struct policy_module *m, const int64_t *params)
+{
+	struct grid_job *grown;
+
+	if (p->n == JOBS_MAX)
+		return cli_usage_error("--set: more than %u combinations", JOBS_MAX);
+	if (p->n == p->room) {
+		grown = reallocarray(p->jobs, p->room ? 2 * p->room : 16, sizeof(*grown));
+		if (!grown)
+			return cli_error("no memory");
+		p->jobs = grown;
+		p->room = p->room ? 2 * p->room : 16;
+	}
+	memset(&p->jobs[p->n], 0, sizeof(p->jobs[0]));
+	p->jobs[p->n].module = m;
+	memcpy(p->jobs[p->n++].params, params, POLICY_MAX_PARAMS * sizeof(*params));
+	return -1;
+}
+
+/* "generation" is what people call the rules of the lists. */
+static const char *param_name(const struct policy_module *m, const char *key)
+{
+	bool has = false;
+
+	for (uint32_t i = 0; i < policy_desc(m)->n_params; i++)
+		has = has || !strcmp(policy_param(m, i)->name, key);
+	return !has && !strcmp(key, "generation") ? "rules" : key;
+}
+
+/* All combinations of the --set of one policy from number `from` on. */
+static int combine(struct plan *p, struct policy_module *m, int64_t *params, size_t from)
+{
+	char key[64], values[512], why[POLICY_WHY], *save = NULL;
+	const char *rest = NULL, *eq;
+	int r = -1;
+
+	while (from < p->a->set.n && policy_of(p, p->a->set.item[from], &rest) != m)
+		from++;
+	if (from == p->a->set.n)
+		return add_job(p, m, params);
+	eq = strchr(rest, '=');
+	snprintf(key, sizeof(key), "%.*s", (int)(eq - rest), rest);
+	if (snprintf(values, sizeof(values), "%s", eq + 1) >= (int)sizeof(values))
+		return cli_usage_error("--set \"%.40s...\": too long", rest);
+	for (char *v = strtok_r(values, ",", &save); v && r < 0; v = strtok_r(NULL, ",", &save)) {
+		int64_t copy[POLICY_MAX_PARAMS];
+
+		memcpy(copy, params, sizeof(copy));
+		if (policy_params_set(m, copy, param_name(m, key), v, why))
+			return cli_usage_error("%s", why);
+		r = combine(p, m, copy, from + 1);
+	}
+	return r;
+}
+
+static int make_plan(struct plan *p)
+{
+	int r = check_sets(p);
+
+	for (size_t i = 0; r < 0 && i < p->n_policies; i++) {
+		int64_t params[POLICY_MAX_PARAMS] = {0};
+
+		policy_params_default(p->modules[i], params);
+		r = combine(p, p->modules[i], params, 0);
+	}
+	return r;
+}
+
+/* ---- JSON ---- */
+
+static json_t *integer(uint64_t v)
+{
+	return json_integer((json_int_t)v);
+}
+
+static json_t *ratio_json(bool known, uint64_t a, uint64_t b)
+{
+	return known && b ? json_real((double)a / (double)b) : json_null();
+}
+
+static json_t *params_json(const struct grid_job *j)
+{
+	json_t *o = json_object();
+
+	for (uint32_t i = 0; i < policy_desc(j->module)->n_params; i++) {
+		const struct pcptune_param *q = policy_param(j->module, i);
+		int64_t v = j->params[i];
+
+		json_object_set_new(o, q->name,
+				    q->type == PCPTUNE_PARAM_BOOL   ? json_boolean(v != 0)
+				    : q->type == PCPTUNE_PARAM_ENUM ? json_string(q->choices[v])
+								    : json_integer(v));
+	}
+	return o;
+}
+
+static void numbers_json(const struct grid_job *j, json_t *o)
+{
+	const struct closed_result *r = &j->r;
+
+	json_object_set_new(o, "alloc_zone", integer(r->alloc_zone));
+	json_object_set_new(o, "free_zone", integer(r->free_zone));
+	json_object_set_new(o, "lock_takes", integer(r->lock_takes));
+	json_object_set_new(o, "free_high", integer(r->free_high));
+	json_object_set_new(o, "contend_pct", json_real(r->contend_pct));
+	json_object_set_new(o, "pages_held_mean", json_real(r->held_mean));
+	json_object_set_new(o, "pages_held_peak", integer(r->held_peak));
+	json_object_set_new(o, "decisions", integer(r->decisions));
+	json_object_set_new(o, "turns", integer(r->turns));
+	json_object_set_new(o, "breaches", integer(r->breaches));
+	json_object_set_new(o, "memory", integer(j->memory));
+	json_object_set_new(o, "moved", integer(j->moved));
+	json_object_set_new(o, "floor", j->has_floor ? integer(j->floor) : json_null());
+	json_object_set_new(o, "static_split", j->has_split ? integer(j->split) : json_null());
+	json_object_set_new(o, "ratio_to_floor", ratio_json(j->has_floor, j->moved, j->floor));
+	json_object_set_new(o, "ratio_to_static", ratio_json(j->has_split, j->moved, j->split));
+}
+
+static json_t *job_json(const struct grid_job *j)
+{
+	json_t *o = json_object();
+
+	json_object_set_new(o, "policy", json_string(policy_desc(j->module)->name));
+	json_object_set_new(o, "version", json_string(policy_desc(j->module)->version));
+	json_object_set_new(o, "params", params_json(j));
+	if (j->error)
+		json_object_set_new(o, "error", json_string(j->why));
+	else
+		numbers_json(j, o);
+	return o;
+}
+
+static int print_json(const struct plan *p)
+{
+	json_t *o = json_object(), *list = json_array();
+	uint64_t a = 0, f = 0;
+
+	for (size_t i = 0; i < p->t.w.n; i++) {
+		a += p->t.w.walk[i]->alloc_pages;
+		f += p->t.w.walk[i]->free_pages;
+	}
+	json_object_set_new(o, "trace", json_string(p->a->trace));
+	json_object_set_new(o, "whole", json_boolean(!p->t.cut));
+	json_object_set_new(o, "rows", integer(p->t.rows));
+	json_object_set_new(o, "cpus", integer(p->t.n_used));
+	json_object_set_new(o, "seconds", json_real((double)(p->t.w.to_ns - p->t.w.from_ns) / 1e9));
+	json_object_set_new(o, "alloc_pages", integer(a));
+	json_object_set_new(o, "free_pages", integer(f));
+	json_object_set_new(o, "unlisted_pages", integer(p->t.unlisted_pages));
+	json_object_set_new(o, "budget",
+			    p->a->budget ? integer((uint64_t)p->a->budget) : json_null());
+	for (size_t i = 0; i < p->n; i++)
+		json_array_append_new(list, job_json(&p->jobs[i]));
+	json_object_set_new(o, "policies", list);
+	return cli_print_json(o);
+}
+
+/* ---- text ---- */
+
+/* What differs from the defaults. */
+static void params_text(const struct grid_job *j, char *buf, size_t n)
+{
+	int64_t def[POLICY_MAX_PARAMS];
+	size_t at = 0;
+
+	buf[0] = '\0';
+	policy_params_default(j->module, def);
+	for (uint32_t i = 0; i < policy_desc(j->module)->n_params && at < n; i++) {
+		const struct pcptune_param *q = policy_param(j->module, i);
+		int64_t v = j->params[i];
+
+		if (v == def[i])
+			continue;
+		at += (size_t)snprintf(buf + at, n - at, "%s%s=", at ? " " : "", q->name);
+		if (at < n && q->type == PCPTUNE_PARAM_ENUM)
+			at += (size_t)snprintf(buf + at, n - at, "%s", q->choices[v]);
+		else if (at < n)
+			at += (size_t)snprintf(buf + at, n - at, "%" PRId64, v);
+	}
+}
+
+static void count_cell(struct text_table *t, uint64_t v)
+{
+	char n[32];
+
+	text_table_cell(t, "%s", cli_count(v, n, sizeof(n)));
+}
+
+static void ratio_cell(struct text_table *t, bool known, uint64_t a, uint64_t b)
+{
+	if (known && b)
+		text_table_cell(t, "%.2f", (double)a / (double)b);
+	else
+		text_table_cell(t, "-");
+}
+
+static void print_row(struct text_table *t, const struct grid_job *j)
+{
+	const struct closed_result *r = &j->r;
+	char params[256];
+
+	params_text(j, params, sizeof(params));
+	text_table_cell(t, "%s", policy_desc(j->module)->name);
+	text_table_cell(t, "%s", params);
+	if (j->error) {
+		text_table_cell(t, "-");
+		text_table_end_row(t);
+		return;
+	}
+	count_cell(t, r->alloc_zone);
+	count_cell(t, r->free_zone);
+	count_cell(t, r->lock_takes);
+	count_cell(t, r->free_high);
+	text_table_cell(t, "%.3f", r->contend_pct);
+	text_table_cell(t, "%.0f", r->held_mean);
+	count_cell(t, r->held_peak);
+	count_cell(t, r->decisions);
+	count_cell(t, r->turns);
+	ratio_cell(t, j->has_floor, j->moved, j->floor);
+	ratio_cell(t, j->has_split, j->moved, j->split);
+	text_table_end_row(t);
+}
+
+static int print_text(const struct plan *p)
+{
+	static const char *const titles[] = {"policy",	  "parameters", "alloc_zone", "free_zone",
+					     "locks",	  "free_high",	"contend%",   "held mean",
+					     "held peak", "decisions",	"turns",      "/floor",
+					     "/static"};
+	struct text_table *t = text_table_new();
+	char n[2][48];
+
+	printf("%s: %s rows of %u CPUs, %s\n", p->a->trace,
+	       cli_count(p->t.rows, n[0], sizeof(n[0])), p->t.n_used,
+	       text_ns(p->t.w.to_ns - p->t.w.from_ns, n[1], sizeof(n[1])));
+	for (size_t i = 0; i < sizeof(titles) / sizeof(titles[0]); i++)
+		text_table_column(t, titles[i], i < 2 ? '<' : '>');
+	for (size_t i = 0; i < p->n; i++)
+		print_row(t, &p->jobs[i]);
+	text_table_print(t, stdout, text_colour(stdout));
+	text_table_free(t);
+	if (!p->t.events)
+		printf("No floor: the trace has more than %u rows.\n", GRID_FLOOR_ROWS);
+	return CLI_OK;
+}
+
+/* ---- the verb ---- */
+
+static int check_trace(struct plan *p)
+{
+	if (!p->t.n_used) {
+		cli_error("%s: nothing was allocated or freed there", p->a->trace);
+		return CLI_DRIFT;
+	}
+	if (p->a->budget && p->a->budget < 4 * (int64_t)p->t.n_used)
+		return cli_error("--budget %" PRId64 ": too little; at least 4 pages for each of "
+				 "%u CPUs are needed, %u",
+				 p->a->budget, p->t.n_used, 4 * p->t.n_used);
+	return -1;
+}
+
+static int run(struct plan *p)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned threads = p->a->threads ? (unsigned)p->a->threads : cpus > 0 ? (unsigned)cpus : 1;
+	char why[TRACE_WHY] = "";
+	int r, e = grid_trace_open(&p->t, p->a->trace, why);
+
+	if (e)
+		return cli_error("%s", why);
+	r = check_trace(p);
+	if (r < 0 && grid_run(&p->t, (uint64_t)p->a->managed, (uint64_t)p->a->budget, p->jobs, p->n,
+			      threads))
+		r = cli_error("no memory");
+	if (r < 0)
+		r = p->a->json ? print_json(p) : print_text(p);
+	for (size_t i = 0; r == CLI_OK && i < p->n; i++)
+		if (p->jobs[i].error)
+			e = cli_error("%s", p->jobs[i].why);
+	if (p->t.cut)
+		e = cli_error("%s", p->t.why);
+	grid_trace_close(&p->t);
+	return r == CLI_OK && e ? CLI_ERROR : r;
+}
+
+static int check(const struct args *a)
+{
+	if (!a->trace)
+		return cli_usage_error("missing: --trace FILE");
+	if (!a->policies)
+		return cli_usage_error("missing: --policy A,B,...");
+	if (a->threads > THREADS_MAX)
+		return cli_usage_error("--threads: at most %d", THREADS_MAX);
+	if (a->managed < 1024 || a->managed > INT64_C(1) << 40)
+		return cli_usage_error("--managed: 1024 pages or more");
+	return -1;
+}
+
+int cmd_eval(int argc, char **argv)
+{
+	struct args a = {.managed = MANAGED};
+	struct plan p = {.a = &a};
+	struct cli_rest rest;
+	char *list;
+	int r = cli_parse(argc, argv, &a, 0, 0, &rest);
+
+	if (r < 0)
+		r = check(&a);
+	if (r >= 0)
+		return r;
+	list = strdup(a.policies);
+	r = list ? load_policies(&p, list) : cli_error("no memory");
+	if (r < 0)
+		r = make_plan(&p);
+	if (r < 0)
+		r = run(&p);
+	for (size_t i = 0; i < POLICIES_MAX; i++)
+		policy_unref(p.modules[i]);
+	free(p.jobs);
+	free(list);
+	return r;
+}

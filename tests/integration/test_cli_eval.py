@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""eval: policies over traces, as people call it."""
+import random
+
+from harness import *
+
+HEADER = "time_ns,cpu,order,blocks\n"
+KEYS = ["alloc_zone", "free_zone", "lock_takes", "free_high", "contend_pct", "pages_held_mean",
+        "pages_held_peak", "decisions", "turns", "ratio_to_floor", "ratio_to_static"]
+
+
+def cli_eval(*words, timeout=60):
+    return run([PCPTUNE, "eval", *words], env={"PCPTUNE_POLICY_PATH": POLICIES}, timeout=timeout)
+
+
+def trace(rows):
+    path = os.path.join(tmp(), "t.pct")
+    r = run([PCPTUNE, "trace", "import", "-", path],
+            input=HEADER + "".join(",".join(map(str, r)) + "\n" for r in rows))
+    assert r.returncode == 0, r
+    return path
+
+
+def walk(n=4000, cpus=3):
+    rng = random.Random(7)
+    return [((i + 1) * 500000, rng.randrange(cpus), 0, rng.choice((-1, 1)) * rng.randrange(1, 400))
+            for i in range(n)]
+
+
+def brute(rows, capacity):
+    """(alloc_zone, free_zone) of lists that move single pages."""
+    level, took, gave = {}, 0, 0
+    for _, c, _, b in rows:
+        x = level.get(c, 0) + b
+        took += max(0, -x)
+        gave += max(0, x - capacity)
+        level[c] = min(max(x, 0), capacity)
+    return took, gave
+
+
+@test
+def fixed_values_give_what_brute_force_gives():
+    rows = walk()
+    r = cli_eval("--trace", trace(rows), "--policy", "static", "--set", "static.high=64,512,4096",
+                 "--set", "static.batch=1", "--set", "static.generation=g0", "--json")
+    assert r.returncode == 0, r
+    j = json.loads(r.stdout)
+    assert [p["params"]["high"] for p in j["policies"]] == [64, 512, 4096], j
+    for p in j["policies"]:
+        assert (p["params"]["batch"], p["params"]["rules"]) == (1, "g0"), p
+        assert (p["alloc_zone"], p["free_zone"]) == brute(rows, p["params"]["high"] - 1), p
+        assert p["ratio_to_floor"] >= p["ratio_to_static"] >= 1, p
+        assert all(k in p for k in KEYS), p
+    assert j["rows"] == 4000 and j["cpus"] == 3 and j["whole"] is True, j
+
+
+@test
+def every_combination_is_a_row_in_order():
+    path = trace(walk(1000))
+    words = ("-t", path, "-p", "kernel,static", "--set", "static.high=100,200", "--set",
+             "static.rules=g0,gx", "--set", "kernel.decay_ms=500")
+    one = json.loads(cli_eval(*words, "--json", "--threads", "1").stdout)
+    many = json.loads(cli_eval(*words, "--json", "--threads", "5").stdout)
+    assert one == many
+    assert [(p["policy"], p["params"].get("high"), p["params"]["rules"])
+            for p in one["policies"]] == [
+        ("kernel", None, "g4"), ("static", 100, "g0"), ("static", 100, "gx"),
+        ("static", 200, "g0"), ("static", 200, "gx")], one
+    text = cli_eval(*words).stdout.splitlines()
+    assert text[1].split()[:3] == ["policy", "parameters", "alloc_zone"] and len(text) == 7, text
+    assert re.match(r"static +high=100 rules=gx ", text[4]), text
+
+
+@test
+def orders_without_a_list_do_not_count_against_a_policy():
+    rows = [(i * 1000000, 0, 5, b) for i, b in enumerate((-3, 3) * 50)]
+    j = json.loads(cli_eval("-t", trace(rows + [(10**9, 0, 0, -1)]), "-p", "static", "-j").stdout)
+    p = j["policies"][0]
+    assert j["unlisted_pages"] == 300 * 32 and p["lock_takes"] == 301, (j, p)
+    assert p["moved"] == p["alloc_zone"] + p["free_zone"] - 300 * 32 > 0, p
+
+
+@test
+def a_budget_binds_and_is_checked():
+    path = trace(walk())
+    j = json.loads(cli_eval("-t", path, "-p", "static", "--set", "static.high=5000", "--budget",
+                            "900", "--json").stdout)
+    p = j["policies"][0]
+    assert p["memory"] == 900 and p["pages_held_peak"] <= 900 and j["budget"] == 900, p
+    r = cli_eval("-t", path, "-p", "static", "--budget", "11")
+    assert r.returncode == 1 and "at least 4 pages for each of 3 CPUs are needed, 12" in r.stderr, r
+    assert not r.stdout, r
+
+
+@test
+def wrong_calls_are_told():
+    path = trace(walk(100))
+    for words, status, text in (
+            (("-p", "static"), 2, "missing: --trace"), (("-t", path), 2, "missing: --policy"),
+            (("-t", path, "-p", "statik"), 1, "statik"),
+            (("-t", path, "-p", "static", "--set", "kernel.high=1"), 2, "not in --policy"),
+            (("-t", path, "-p", "static", "--set", "static.hihg=1"), 2, "high"),
+            (("-t", path, "-p", "static", "--set", "static.high=x"), 2, "high"),
+            (("-t", path, "-p", "static", "--set", "high=1"), 2, "POLICY.KEY=VALUE"),
+            (("-t", path, "-p", ","), 2, "a list of policies"),
+            (("-t", path + "x", "-p", "static"), 1, "No such file")):
+        r = cli_eval(*words)
+        assert r.returncode == status and text in r.stderr and not r.stdout, (words, r)
+    # parameters that do not go together: no number where there is none
+    r = cli_eval("-t", path, "-p", "static", "--set", "static.high=2,64", "--json")
+    bad, good = json.loads(r.stdout)["policies"]
+    assert r.returncode == 1 and "high is 4 pages and more" in bad["error"] and r.stderr, r
+    assert "alloc_zone" not in bad and good["alloc_zone"] > 0, r
+
+
+@test
+def empty_and_cut_traces_are_told():
+    r = cli_eval("-t", trace([]), "-p", "static")
+    assert r.returncode == 3 and "nothing was allocated" in r.stderr and not r.stdout, r
+    rows = [(i, 0, 0, (-1) ** i * 7) for i in range(70000)]
+    path = trace(rows)
+    with open(path, "rb") as f:
+        whole = f.read()
+    with open(path, "wb") as f:
+        f.write(whole[:-40])
+    r = cli_eval("-t", path, "-p", "static", "-j")
+    j = json.loads(r.stdout)
+    assert r.returncode == 1 and j["whole"] is False and j["rows"] == 65536, r
+    assert "65536 rows before it are good" in r.stderr, r
+
+
+main()

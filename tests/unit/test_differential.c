@@ -8,7 +8,7 @@
  * zone is so small that it is exhausted again and again.
  *
  * DIFFERENTIAL_OPS=N is the number of operations of all cases together (default 5 million, under
- * sanitizers a tenth), DIFFERENTIAL_SEED=N repeats a run: the seed is printed.
+ * sanitizers less), DIFFERENTIAL_SEED=N repeats a run: the seed is printed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -344,7 +344,7 @@ int main(void)
 	uint64_t most = 5000000;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	most /= 10;
+	most /= 25;
 #endif
 	operations = number("DIFFERENTIAL_OPS", most);
 	first_seed = number("DIFFERENTIAL_SEED", (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32);

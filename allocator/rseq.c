@@ -22,12 +22,28 @@
 #include "allocator/rseq.h"
 
 struct pcpa_fast pcpa_fast;
-struct pcpa_lists PCPA_LISTS[PCPTUNE_N_LISTS];
-extern __typeof__(PCPA_LISTS) pcpa_home_lists __attribute__((alias(PCPA_TEXT(PCPA_LISTS))));
+struct pcpa_lists pcpa_home_lists[PCPTUNE_N_LISTS];
 
 /* Nothing to pop, and no block is of its zone. */
 static const uint64_t nothing;
 static struct pcptune_list idle = {.private_ring = (uintptr_t)&nothing};
+
+/* The same for good: in PCPA_LISTS it is never replaced. */
+static struct pcptune_list dead = {.private_ring = (uintptr_t)&nothing};
+
+/* As data, so that a section that comes before us finds it. Ranges are an extension. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#define IDLE                                                       \
+	{                                                          \
+		.of_cpu = { [0 ... PCPA_INLINE_CPUS - 1] = &idle } \
+	}
+struct pcpa_inline_lists PCPA_LISTS[PCPA_INLINE_ORDERS]
+	__attribute__((aligned(64))) = {IDLE, IDLE, IDLE, IDLE};
+#pragma GCC diagnostic pop
+/* Our own name for it, which is not looked up in the program. */
+extern __typeof__(PCPA_LISTS) inline_lists
+	__attribute__((alias(PCPA_TEXT(PCPA_LISTS)), visibility("hidden")));
 
 static uint32_t settling, given_up;
 static struct pcpa_lock give_up_lock;
@@ -87,7 +103,7 @@ static bool wants_locked(void)
 /* One zone: all CPUs are at home in it. Else a table for each, beside that of the homes. */
 static bool make_tables(void)
 {
-	size_t size = sizeof(PCPA_LISTS) * pcpa_heap.n_zones;
+	size_t size = sizeof(pcpa_home_lists) * pcpa_heap.n_zones;
 	struct pcpa_lists *lists = pcpa_home_lists;
 
 	if (pcpa_heap.n_zones > 1)
@@ -104,13 +120,29 @@ static bool make_tables(void)
 static void set_cpus(uint32_t n)
 {
 	for (unsigned list = 0; list < PCPTUNE_N_LISTS; list++) {
-		pcpa_home_lists[list].align = (PCPA_PAGE_SIZE << pcpa_list_orders[list]) - 1;
 		__atomic_store_n(&pcpa_home_lists[list].n_cpus, n, __ATOMIC_RELEASE);
 		for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 			__atomic_store_n(&pcpa_fast.zone[i][list].n_cpus, n, __ATOMIC_RELEASE);
 	}
 	__atomic_store_n(&pcpa_fast.n_cpus, n, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&pcpa_fast.orders, n ? PCPTUNE_COSTLY_ORDER + 1 : 0, __ATOMIC_RELEASE);
+}
+
+static void show_inline(void **entry, void *l)
+{
+	void *old = __atomic_load_n(entry, __ATOMIC_RELAXED);
+
+	while (old != &dead && !__atomic_compare_exchange_n(entry, &old, l, false, __ATOMIC_SEQ_CST,
+							    __ATOMIC_RELAXED))
+		;
+}
+
+/* Whoever is about to show a list at this moment does not bring it back. */
+static void end_inline(void)
+{
+	for (unsigned list = 0; list < PCPA_INLINE_ORDERS; list++)
+		for (unsigned cpu = 0; cpu < PCPA_INLINE_CPUS; cpu++)
+			__atomic_store_n(&inline_lists[list].of_cpu[cpu], &dead, __ATOMIC_SEQ_CST);
 }
 
 void pcpa_rseq_show(struct pcptune_cpu_block *b)
@@ -128,6 +160,8 @@ void pcpa_rseq_show(struct pcptune_cpu_block *b)
 			continue;
 		__atomic_store_n(&pcpa_home_lists[list].of_cpu[cpu], l, __ATOMIC_RELEASE);
 		__atomic_store_n(&pcpa_fast.own[cpu * PCPA_OWN_ROW + list], l, __ATOMIC_RELEASE);
+		if (list < PCPA_INLINE_ORDERS && cpu < PCPA_INLINE_CPUS)
+			show_inline(&inline_lists[list].of_cpu[cpu], l);
 	}
 }
 
@@ -144,6 +178,8 @@ void pcpa_rseq_start(void)
 			pcpa_words(b)->sections = 1;
 			pcpa_rseq_show(b);
 		}
+	for (unsigned list = 0; list < PCPA_INLINE_ORDERS; list++)
+		inline_lists[list].align = (PCPA_PAGE_SIZE << list) - 1;
 	pcpa_heap.header->mode = PCPTUNE_MODE_RSEQ;
 	set_cpus(cpus);
 }
@@ -186,6 +222,7 @@ static void give_up(void)
 	if (!given_up) {
 		__atomic_store_n(&settling, 1, __ATOMIC_SEQ_CST);
 		set_cpus(0);
+		end_inline();
 		pcpa_put(&pcpa_heap.header->mode, PCPTUNE_MODE_LOCKED);
 		while (syscall(SYS_nanosleep, &grace, &grace) && errno == EINTR)
 			;

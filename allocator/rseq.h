@@ -7,7 +7,7 @@
  * handler instead of letting it go on. So of all threads that use the lists of one CPU, each from
  * that CPU, one at a time is between the first load and the store, and the store alone commits.
  *
- * A section finds its list in a table (struct pcpa_lists of pcpalloc_inline.h) by the CPU id, both
+ * A section finds its list in a table (struct pcpa_lists) by the CPU id, both
  * read inside of it. Who wants the lists of a CPU from elsewhere takes pcp.lock, puts an idle list
  * in their places, which is always empty and always full, and calls pcpa_rseq_fence(): after it,
  * what was inside a section is sent to its abort handler, and what enters finds the idle list. So
@@ -76,6 +76,12 @@ static inline bool pcpa_by_sections(const struct pcptune_cpu_block *b)
 	return pcpa_get(&((const struct pcpa_words *)&b->list[PCPTUNE_N_LISTS])->sections);
 }
 
+/* The lists of one order: for each CPU below n_cpus the one that it uses now, never NULL. */
+struct pcpa_lists {
+	uint32_t n_cpus;
+	struct pcptune_list *of_cpu[PCPTUNE_MAX_CPUS];
+};
+
 #define PCPA_OWN_ROW 8u
 _Static_assert(PCPTUNE_N_LISTS <= PCPA_OWN_ROW, "one for each list");
 
@@ -96,12 +102,10 @@ struct pcpa_fast {
 
 extern struct pcpa_fast pcpa_fast;
 
-/*
- * The lists of each CPU in its own zone: what users of pcpalloc_inline.h see as PCPA_LISTS. Our own
- * name for it is not looked up in the program.
- */
-extern PCPA_API struct pcpa_lists PCPA_LISTS[PCPTUNE_N_LISTS];
-extern struct pcpa_lists pcpa_home_lists[PCPTUNE_N_LISTS] __attribute__((visibility("hidden")));
+/* The lists of each CPU in its own zone. */
+extern struct pcpa_lists pcpa_home_lists[PCPTUNE_N_LISTS];
+/* The same for users of pcpalloc_inline.h: the first CPUs. */
+extern PCPA_API struct pcpa_inline_lists PCPA_LISTS[PCPA_INLINE_ORDERS];
 
 /* Bits of `stop`. While there is one, the idle list is in the tables. */
 #define PCPA_STOP_OWNER	  1u /* the holder of pcp.lock has the lists for itself */

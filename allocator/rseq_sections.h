@@ -24,6 +24,13 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 	return cpu;
 }
 
+/* By a struct pcpa_lists. */
+#define PCPA_ASM_TABLE                    \
+	"movl %%fs:4(%[area]), %k[l]\n\t" \
+	"cmpl (%[lists]), %k[l]\n\t"      \
+	"jae %l[no]\n\t"                  \
+	"movq 8(%[lists], %[l], 8), %[l]\n\t"
+
 /* By the table of our own functions, whose rows are CPUs: fewer instructions for any order. */
 #define PCPA_ASM_OWN_LIST                       \
 	"movl %%fs:4(%[area]), %k[l]\n\t"       \
@@ -66,6 +73,15 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 			       __ATOMIC_RELAXED);
 }
 
+/* Whoever finds n_cpus set finds the table filled. */
+#define PCPA_ASM_TABLE                         \
+	"ldr %w[l], [%[area], #4]\n\t"         \
+	"ldar %w[w], [%[lists]]\n\t"           \
+	"cmp %w[l], %w[w]\n\t"                 \
+	"b.hs %l[no]\n\t"                      \
+	"add %[l], %[lists], %[l], lsl #3\n\t" \
+	"ldr %[l], [%[l], #8]\n\t"
+
 #define PCPA_ASM_OWN_LIST                         \
 	"ldr %w[l], [%[area], #4]\n\t"            \
 	"ldr %w[w], [%[fast]]\n\t"                \
@@ -100,7 +116,7 @@ static inline __attribute__((always_inline)) void *pcpa_section_pop(struct pcpa_
 {
 	uint64_t l, w, i, r;
 
-	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_LIST PCPA_ASM_POP
+	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_TABLE PCPA_ASM_POP
 			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
 			      : [area] "r"(PCPA_AREA), [lists] "r"(lists)
 			      : "memory", "cc"
@@ -139,7 +155,7 @@ pcpa_section_push(struct pcpa_lists *lists, void *block)
 {
 	uint64_t l, w, i, r;
 
-	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_LIST PCPA_ASM_PUSH
+	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_TABLE PCPA_ASM_PUSH
 			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
 			      : [area] "r"(PCPA_AREA), [lists] "r"(lists), [block] "r"(block)
 			      : "memory", "cc"
@@ -203,8 +219,8 @@ _Static_assert(offsetof(struct pcpa_fast, n_cpus) == 0 &&
 		       offsetof(struct pcptune_list, mark) == 56 &&
 		       offsetof(struct pcpa_page, tag) == 8 && PCPTUNE_PAGE_SHIFT == 12,
 	       "the sections know these");
-_Static_assert(PCPA_LISTS_CPUS == PCPTUNE_MAX_CPUS - 1 &&
-		       PCPA_INLINE_ORDERS == PCPTUNE_COSTLY_ORDER + 1,
+_Static_assert(PCPA_INLINE_ORDERS == PCPTUNE_COSTLY_ORDER + 1 &&
+		       sizeof(struct pcpa_inline_lists) == 4096,
 	       "pcpalloc_inline.h knows these");
 
 #endif

@@ -17,8 +17,9 @@
  * out again. Use the exported functions, or PCPALLOC_CHECK=1, while looking for such a fault.
  *
  * Versions. What follows knows the lists of a CPU by offsets. The symbol PCPA_LISTS carries the
- * version of that layout in its name. A library with another layout exports the old symbol with no
- * CPU in it, for good: programs that were compiled before go on by the exported functions.
+ * version of that layout in its name. A library with another layout goes on exporting the old symbol
+ * with lists that are never more than empty: programs that were compiled before go on by the
+ * exported functions.
  *
  * Unloading. A shared object that uses these must stay loaded (link it with -z nodelete): the kernel
  * may look at the last section of a thread long after it has ended.
@@ -52,11 +53,12 @@
 #endif
 
 #define PCPA_INLINE_ORDERS 4u
-#define PCPA_LISTS_CPUS	   8191u
+#define PCPA_INLINE_CPUS   511 /* ids from here on are left to the exported functions */
 
 /*
- * The lists of one order: for each CPU below n_cpus the one that it uses now, never NULL. n_cpus is
- * 0 while there are none. Written by the library alone. A list is 64 bytes, at these offsets:
+ * The lists of one order: for each CPU the one that it uses now, never NULL. Where there is none it
+ * is one that is always empty and always full. Written by the library alone. A list is 64 bytes, at
+ * these offsets:
  *
  *    0  u64  word: position of the head in the low 24 bits
  *   16  ptr  ring of block addresses; the place below the lowest block is NULL
@@ -66,10 +68,10 @@
  *   48  ptr  page descriptors
  *   56  u32  low half of the word before the last pop
  */
-struct pcpa_lists {
-	uint32_t n_cpus;
+struct pcpa_inline_lists {
+	uint32_t reserved;
 	uint32_t align; /* bits that are 0 in the address of such a block */
-	void *of_cpu[PCPA_LISTS_CPUS];
+	void *of_cpu[PCPA_INLINE_CPUS];
 };
 
 #if defined(__x86_64__)
@@ -98,11 +100,11 @@ struct pcpa_lists {
 	"1:\n\t"
 
 /* The list of this CPU. An address with an index is not forwarded as fast: hence one register. */
-#define PCPA_ASM_LIST                     \
-	"movl %%fs:4(%[area]), %k[l]\n\t" \
-	"cmpl (%[lists]), %k[l]\n\t"      \
-	"jae %l[no]\n\t"                  \
-	"movq 8(%[lists], %[l], 8), %[l]\n\t"
+#define PCPA_ASM_LIST                                         \
+	"movl %%fs:4(%[area]), %k[l]\n\t"                     \
+	"cmpl $" PCPA_TEXT(PCPA_INLINE_CPUS) ", %k[l]\n\t"    \
+					     "jae %l[no]\n\t" \
+					     "movq 8(%[lists], %[l], 8), %[l]\n\t"
 
 #define PCPA_ASM_POP                     \
 	"movq (%[l]), %[w]\n\t"          \
@@ -162,17 +164,15 @@ struct pcpa_lists {
 	"1:\n\t"
 
 /*
- * Whoever finds n_cpus set finds the table filled. What is loaded by an address that was loaded is
- * as new as that address: whoever finds a list in the table again sees what was done to it
- * meanwhile.
+ * What is loaded by an address that was loaded is as new as that address: whoever finds a list in
+ * the table again sees what was done to it meanwhile.
  */
-#define PCPA_ASM_LIST                          \
-	"ldr %w[l], [%[area], #4]\n\t"         \
-	"ldar %w[w], [%[lists]]\n\t"           \
-	"cmp %w[l], %w[w]\n\t"                 \
-	"b.hs %l[no]\n\t"                      \
-	"add %[l], %[lists], %[l], lsl #3\n\t" \
-	"ldr %[l], [%[l], #8]\n\t"
+#define PCPA_ASM_LIST                                                                     \
+	"ldr %w[l], [%[area], #4]\n\t"                                                    \
+	"cmp %w[l], #" PCPA_TEXT(PCPA_INLINE_CPUS) "\n\t"                                 \
+						   "b.hs %l[no]\n\t"                      \
+						   "add %[l], %[lists], %[l], lsl #3\n\t" \
+						   "ldr %[l], [%[l], #8]\n\t"
 
 #define PCPA_ASM_POP                           \
 	"ldr %[w], [%[l]]\n\t"                 \
@@ -228,9 +228,9 @@ struct pcpa_lists {
  * The address of PCPA_LISTS. By the global offset table, since the linker would otherwise make a
  * copy of it in an executable; not volatile, so that it can be kept in a register.
  */
-static inline __attribute__((always_inline)) struct pcpa_lists *pcpa_inline_lists(void)
+static inline __attribute__((always_inline)) struct pcpa_inline_lists *pcpa_inline_table(void)
 {
-	struct pcpa_lists *lists;
+	struct pcpa_inline_lists *lists;
 
 #if defined(__x86_64__)
 	__asm__("movq " PCPA_TEXT(PCPA_LISTS) "@GOTPCREL(%%rip), %0" : "=r"(lists));
@@ -251,7 +251,7 @@ static inline __attribute__((always_inline)) void *pcpa_alloc_inline(unsigned or
 		return pcpa_alloc(order);
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_LIST PCPA_ASM_POP
 			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(block)
-			      : [area] "r"(PCPA_RSEQ_AREA), [lists] "r"(pcpa_inline_lists() + order)
+			      : [area] "r"(PCPA_RSEQ_AREA), [lists] "r"(pcpa_inline_table() + order)
 			      : "memory", "cc"
 			      : no);
 	return block;
@@ -261,7 +261,7 @@ no:
 
 static inline __attribute__((always_inline)) void pcpa_free_inline(void *block, unsigned order)
 {
-	struct pcpa_lists *lists = pcpa_inline_lists() + order;
+	struct pcpa_inline_lists *lists = pcpa_inline_table() + order;
 	void *l, *r;
 	uint64_t w, i;
 

@@ -247,8 +247,9 @@ struct list {
 #define PUSH ((1u << 24) + 1)
 #define POP  ((1u << 24) - 1)
 
-struct pcpa_lists PCPA_LISTS[PCPA_INLINE_ORDERS];
-static struct list list;
+struct pcpa_inline_lists PCPA_LISTS[PCPA_INLINE_ORDERS];
+static void *nothing;
+static struct list list, empty;
 static void *ring[16];
 static unsigned fallbacks;
 static void *freed;
@@ -310,11 +311,13 @@ int main(void)
 	list.bound = (uint32_t)(list.tail + 6) & 15;
 	list.base = (uintptr_t)block(0);
 	list.end = 12;
-	for (i = 0; i < PCPA_LISTS_CPUS; i++)
-		PCPA_LISTS[1].of_cpu[i] = &list;
+	empty.ring = &nothing;
+	for (i = 0; i < PCPA_INLINE_CPUS; i++)
+		PCPA_LISTS[1].of_cpu[i] = &empty;
 	if (!refused(block(0)) || pcpa_alloc_inline(1))
 		return 1;
-	PCPA_LISTS[1].n_cpus = PCPA_LISTS_CPUS;
+	for (i = 0; i < PCPA_INLINE_CPUS; i++)
+		PCPA_LISTS[1].of_cpu[i] = &list;
 	PCPA_LISTS[1].align = 2 * PCPA_PAGE_SIZE - 1;
 	if ((int32_t)*id < 0) {
 		if (!refused(block(0)) || pcpa_alloc_inline(1))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * pcpalloc_inline.h of another version than the library's: what a program that was compiled with an
- * older header finds in a newer library is a symbol with no CPU in it. It must go on by the
+ * older header finds in a newer library is a symbol with empty lists. It must go on by the
  * exported functions, with every count and every check in place.
  */
 #include <setjmp.h>
@@ -12,8 +12,22 @@
 #define PCPA_LISTS pcpa_lists_0
 #include <pcpalloc_inline.h>
 
-extern struct pcpa_lists pcpa_lists_0[PCPA_INLINE_ORDERS];
-struct pcpa_lists pcpa_lists_0[PCPA_INLINE_ORDERS];
+static const uint64_t nothing;
+static struct list {
+	uint64_t word, tail;
+	const uint64_t *ring;
+	uint64_t rest[5];
+} empty = {.ring = &nothing};
+
+extern struct pcpa_inline_lists pcpa_lists_0[PCPA_INLINE_ORDERS];
+struct pcpa_inline_lists pcpa_lists_0[PCPA_INLINE_ORDERS];
+
+__attribute__((constructor)) static void make_old_symbol(void)
+{
+	for (unsigned list = 0; list < PCPA_INLINE_ORDERS; list++)
+		for (unsigned cpu = 0; cpu < PCPA_INLINE_CPUS; cpu++)
+			pcpa_lists_0[list].of_cpu[cpu] = &empty;
+}
 
 #define KEPT 300
 

@@ -60,6 +60,7 @@ struct plot {
 	size_t n;
 	double seconds;
 	uint32_t now_least, now_most; /* of high, over the CPUs; 0: not known */
+	char cut[WALKS_WHY];	      /* what is wrong with the trace; empty: nothing */
 };
 
 /* ---- gathering ---- */
@@ -75,7 +76,9 @@ static int from_trace(struct plot *p)
 	p->source = p->a->trace;
 	e = walks_add_trace(&p->w, t, (uint32_t)p->a->batch, why);
 	trace_close(t);
-	return e ? cli_error("%s", why) : -1;
+	if (e == -EBADMSG) /* what came before it is shown, and then this is said */
+		snprintf(p->cut, sizeof(p->cut), "%s", why);
+	return e && e != -EBADMSG ? cli_error("%s", why) : -1;
 }
 
 struct choice {
@@ -294,6 +297,7 @@ static int print_json(const struct plot *p)
 
 	json_object_set_new(o, "source", json_string(p->source));
 	json_object_set_new(o, "kind", json_string(p->w.from_log ? "log" : "trace"));
+	json_object_set_new(o, "whole", json_boolean(!p->cut[0]));
 	json_object_set_new(o, "seconds", json_real(p->seconds));
 	json_object_set_new(o, "lower_bound", json_true());
 	json_object_set_new(o, "samples", json_integer((json_int_t)p->w.samples));
@@ -531,6 +535,8 @@ static int run(struct plot *p)
 		r = write_svg(p);
 	if (r < 0)
 		r = p->a->json ? print_json(p) : print_text(p);
+	if (p->cut[0])
+		r = cli_error("%s", p->cut);
 	return r;
 }
 

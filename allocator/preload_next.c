@@ -60,9 +60,15 @@ static bool keeps_errno(void *f)
 #ifdef __GLIBC__
 	const char *v = gnu_get_libc_version();
 	void *in_libc = dlsym(RTLD_NEXT, "gnu_get_libc_version");
+	unsigned minor = 0;
 	Dl_info next, libc;
 
-	if (v[0] != '2' || v[1] != '.' || strtol(v + 2, NULL, 10) < 33)
+	if (v[0] != '2' || v[1] != '.')
+		return false;
+	/* not strtol(): a sanitizer that wraps it may be setting itself up just now */
+	for (v += 2; *v >= '0' && *v <= '9' && minor < 1000; v++)
+		minor = 10 * minor + (unsigned)(*v - '0');
+	if (minor < 33)
 		return false;
 	return in_libc && dladdr(f, &next) && dladdr(in_libc, &libc) &&
 	       next.dli_fbase == libc.dli_fbase;

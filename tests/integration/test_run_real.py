@@ -86,7 +86,8 @@ def redis_server_is_tuned_while_it_serves():
                "no", "--dir", d], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     cli = ["redis-cli", "-p", port]
     wait_for(lambda: run(cli + ["ping"]).stdout == "PONG\n")
-    r = run(["redis-benchmark", "-p", port, "-d", "8192", "-n", "20000", "-r", "2000", "-t",
+    # the server's threads wait for each other in loops: slow where other work takes their CPUs
+    r = run(["redis-benchmark", "-p", port, "-d", "8192", "-n", "8000", "-r", "2000", "-t",
              "set,get", "-c", "20", "-q"])
     assert r.returncode == 0 and "GET:" in r.stdout, r
     # a child of the server that has the same data: the background save forks
@@ -99,7 +100,7 @@ def redis_server_is_tuned_while_it_serves():
     with open(f"{d}/r.json") as f:
         s = json.load(f)
     assert s["status"] == 0 and s["signal"] is None, s
-    assert s["malloc_calls"] > 10000 and s["pages_allocated"] > 30000, s
+    assert s["malloc_calls"] > 4000 and s["pages_allocated"] > 12000, s
     assert run([PCPTUNE, "verify", "--db", f"{d}/log.db"]).returncode == 0
 
 

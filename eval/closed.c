@@ -345,7 +345,8 @@ static void sum_up(struct loop *loop)
 		r->free_pages += c->l.free_pages;
 		r->alloc_zone += c->l.alloc_zone;
 		r->free_zone += c->l.free_zone;
-		r->direct_pages += c->l.alloc_direct + c->l.free_direct;
+		r->alloc_direct += c->l.alloc_direct;
+		r->free_direct += c->l.free_direct;
 		r->refills += c->l.refills;
 		r->drains += c->l.drains;
 		r->free_high += c->l.free_high;

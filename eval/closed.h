@@ -40,7 +40,7 @@ struct closed_setup {
 
 struct closed_result {
 	uint64_t alloc_pages, free_pages, alloc_zone, free_zone;
-	uint64_t direct_pages; /* both ways, past the lists */
+	uint64_t alloc_direct, free_direct; /* past the lists */
 	uint64_t refills, drains, free_high, trim_pages;
 	uint64_t lock_takes, lock_contended, wait_ns; /* of calls; the agent's are left out */
 	uint64_t held_peak, high_peak;		      /* high_peak: of the sum of high */

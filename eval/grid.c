@@ -121,24 +121,31 @@ static struct closed_setup setup_of(const struct grid *g)
 				     .budget = g->budget};
 }
 
-/* high of each CPU from the capacities of the split; false: the memory is too little for a batch. */
-static bool split_highs(const struct grid *g, const struct grid_job *job, uint32_t *high)
+/*
+ * high of each CPU by water-filling, each with `loss` pages more than the capacity it is to have in
+ * effect; what would save nothing is shared evenly. false: the memory is too little.
+ */
+static bool split_highs(const struct grid *g, const struct grid_job *job, uint64_t loss,
+			uint32_t *high)
 {
 	const struct walks *w = &g->t->w;
-	uint64_t batch = job->r.batch < 4 ? 4 : job->r.batch, *capacity;
+	uint64_t *capacity, rest;
 	const struct curve **curves;
 	bool ok = false;
 
-	if (job->memory < batch * w->n)
+	if (job->memory < loss * w->n)
 		return false;
+	rest = job->memory - loss * w->n;
 	curves = calloc(w->n + 1, sizeof(*curves));
 	capacity = calloc(w->n + 1, sizeof(*capacity));
 	for (size_t i = 0; curves && i < w->n; i++)
 		curves[i] = &w->walk[i]->curve;
 	if (curves && capacity)
-		ok = !oracle_split(curves, w->n, job->memory - batch * w->n, capacity);
+		ok = !oracle_split(curves, w->n, rest, capacity);
+	for (size_t i = 0; ok && i < w->n; i++)
+		rest -= capacity[i];
 	for (size_t i = 0; ok && i < w->n; i++) {
-		uint64_t h = capacity[i] + batch;
+		uint64_t h = capacity[i] + loss + rest / w->n;
 
 		high[w->walk[i]->cpu] = h < PCPTUNE_MAX_HIGH ? (uint32_t)h : PCPTUNE_MAX_HIGH;
 	}
@@ -147,24 +154,57 @@ static bool split_highs(const struct grid *g, const struct grid_job *job, uint32
 	return ok;
 }
 
-static void run_split(const struct grid *g, struct grid_job *job)
+/* Replays fixed values; keeps the result if it is the best so far. */
+static void try_split(const struct grid *g, struct grid_job *job, const uint32_t *high)
 {
 	struct closed_setup s = setup_of(g);
 	struct closed_result r;
 	char why[TRACE_WHY];
-	uint32_t *high = calloc(g->t->n_cpus + 1, sizeof(*high));
+	uint64_t moved;
 	int e;
 
 	s.high = high;
 	s.batch = job->r.batch;
 	s.scale_max = job->r.scale_max;
 	s.rules = job->r.rules;
-	if (high && split_highs(g, job, high)) {
-		e = closed_run(&s, &r, why);
-		job->has_split = !e || e == -EBADMSG;
-		if (job->has_split)
-			job->split = r.alloc_zone + r.free_zone - g->t->unlisted_pages;
-	}
+	e = closed_run(&s, &r, why);
+	if (e && e != -EBADMSG)
+		return;
+	moved = r.alloc_zone + r.free_zone - g->t->unlisted_pages;
+	if (!job->has_split || moved < job->split)
+		job->split = moved;
+	job->has_split = true;
+}
+
+/* Half of the mean refill and drain of the row, see pcptune_band_capacity(). */
+static uint64_t mean_loss(const struct closed_result *r)
+{
+	uint64_t br = r->refills ? (r->alloc_zone - r->alloc_direct) / r->refills : 0;
+	uint64_t d = r->drains ? (r->free_zone - r->free_direct) / r->drains : 0;
+
+	return (br + d) / 2;
+}
+
+/*
+ * The best fixed values: water-filling where lists lose a batch, or as much as the row's moves say
+ * (batches that grow), or the same for every CPU; what moves least when it is replayed.
+ */
+static void run_split(const struct grid *g, struct grid_job *job)
+{
+	uint64_t batch = job->r.batch < 4 ? 4 : job->r.batch, loss = mean_loss(&job->r);
+	uint64_t same = job->memory / (g->t->n_used ? g->t->n_used : 1);
+	uint32_t *high = calloc(g->t->n_cpus + 1, sizeof(*high));
+
+	if (!high)
+		return;
+	if (split_highs(g, job, batch, high))
+		try_split(g, job, high);
+	if (loss > batch && split_highs(g, job, loss, high))
+		try_split(g, job, high);
+	for (uint32_t i = 0; i < g->t->n_cpus; i++)
+		high[i] = same < PCPTUNE_MAX_HIGH ? (uint32_t)same : PCPTUNE_MAX_HIGH;
+	if (same >= batch)
+		try_split(g, job, high);
 	free(high);
 }
 

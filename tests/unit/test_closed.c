@@ -260,7 +260,6 @@ static void fixed_values_of_batch_1_move_what_the_curve_says(void **state)
 			assert_int_equal(j[i].memory, 3 * (capacity + 1));
 			assert_true(j[i].has_floor && j[i].floor <= j[i].moved);
 			assert_true(j[i].has_split && j[i].floor <= j[i].split);
-			/* 4 pages a CPU are less than what the split must give each */
 			assert_true(j[i].split <= j[i].moved);
 			assert_int_equal(j[i].r.decisions, 3);
 			assert_int_equal(j[i].r.turns, 0);
@@ -353,7 +352,8 @@ static void extremes_of_time_and_number_end(void **state)
 		for (size_t i = 0; i < 2; i++) {
 			assert_int_equal(j[i].r.alloc_pages, 5 + TRACE_MAX_BLOCKS + 1024);
 			assert_int_equal(j[i].r.free_pages, 5 + TRACE_MAX_BLOCKS);
-			assert_int_equal(j[i].r.direct_pages, 1024);
+			assert_int_equal(j[i].r.alloc_direct, 1024);
+			assert_int_equal(j[i].r.free_direct, 0);
 		}
 		grid_trace_close(&t);
 		unlink(path);

@@ -141,8 +141,9 @@ def a_peer_that_is_not_there_is_left_out_with_the_reason():
 @test
 def the_api_is_measured_under_a_daemon_that_attached():
     requires_release()
+    # long enough for it to see the program on a machine with other work
     rep, _, _ = compare("--patterns", "burst256", "--subjects", "api,api-daemon,glibc", "--rounds",
-                        "1")
+                        "1", "--daemon-warm", "3000")
     assert set(rep["patterns"][0]["results"]) == {"api", "api-daemon", "glibc"}
 
 

@@ -60,6 +60,8 @@ struct plot {
 	size_t n;
 	double seconds;
 	uint32_t now_least, now_most; /* of high, over the CPUs; 0: not known */
+	struct log_target target;     /* of a log */
+	size_t n_targets;	      /* of which it is the busiest */
 	char cut[WALKS_WHY];	      /* what is wrong with the trace; empty: nothing */
 };
 
@@ -82,9 +84,10 @@ static int from_trace(struct plot *p)
 }
 
 struct choice {
+	struct logstore *ls;
 	const char *word;
 	int64_t id; /* of word, 0: it is a name */
-	struct log_target found;
+	struct log_target *found;
 	size_t n_all, n_found;
 	char names[512];
 };
@@ -93,52 +96,84 @@ static int on_target(const struct log_target *t, void *cookie)
 {
 	struct choice *c = cookie;
 	size_t used = strlen(c->names);
+	struct log_target *grown;
 
 	c->n_all++;
 	snprintf(c->names + used, sizeof(c->names) - used, "%s%" PRId64 " %s", used ? ", " : "",
 		 t->id, t->name);
-	if (!c->word || t->id == c->id || !strcmp(t->name, c->word)) {
-		c->found = *t;
-		c->n_found++;
-	}
+	if (c->word && t->id != c->id && strcmp(t->name, c->word) != 0)
+		return 0;
+	grown = reallocarray(c->found, c->n_found + 1, sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	c->found = grown;
+	c->found[c->n_found++] = *t;
 	return 0;
 }
 
-/* The one target that is meant. */
-static int choose(struct logstore *ls, const char *word, struct log_target *ret)
+static int add_pages(const struct chunk_totals *totals, struct logstamp t, const uint8_t *data,
+		     size_t len, void *cookie)
+{
+	(void)t;
+	(void)data;
+	(void)len;
+	*(uint64_t *)cookie += totals->alloc_pages + totals->free_pages;
+	return 0;
+}
+
+/* Of several targets the one that allocated and freed most; the first of equals. */
+static size_t busiest(const struct choice *c)
+{
+	uint64_t most = 0;
+	size_t at = 0;
+
+	for (size_t i = 0; c->n_found > 1 && i < c->n_found; i++) {
+		uint64_t pages = 0;
+
+		logstore_chunks(c->ls, c->found[i].id, 0, add_pages, &pages);
+		if (pages > most)
+			at = i;
+		most = pages > most ? pages : most;
+	}
+	return at;
+}
+
+/* The target that is meant. */
+static int choose(struct plot *p, struct logstore *ls)
 {
 	const struct log_filter all = {.cpu = -1};
-	struct choice c = {.word = word};
+	struct choice c = {.ls = ls, .word = p->a->target};
+	int r = -1;
 
-	if (word && text_parse_i64(word, &c.id))
+	if (c.word && text_parse_i64(c.word, &c.id))
 		c.id = 0;
-	if (logstore_targets(ls, &all, on_target, &c))
-		return cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
-	if (!c.n_all)
-		return cli_error("%s: the log has no target", logstore_path(ls));
-	text_clean(c.names);
-	if (!c.n_found) {
-		cli_error("%s: no target \"%s\"; targets: %s", logstore_path(ls), word, c.names);
-		return CLI_DRIFT;
+	if (logstore_targets(ls, &all, on_target, &c)) {
+		r = cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
+	} else if (!c.n_all) {
+		r = cli_error("%s: the log has no target", logstore_path(ls));
+	} else if (!c.n_found) {
+		text_clean(c.names);
+		cli_error("%s: no target \"%s\"; targets: %s", logstore_path(ls), c.word, c.names);
+		r = CLI_DRIFT;
+	} else {
+		p->target = c.found[busiest(&c)];
+		p->n_targets = c.n_found;
+		text_clean(p->target.name);
 	}
-	if (c.n_found > 1)
-		return cli_usage_error("%zu targets; name one by its id with --target: %s",
-				       c.n_found, c.names);
-	*ret = c.found;
-	return -1;
+	free(c.found);
+	return r;
 }
 
 static int from_log(struct plot *p)
 {
 	struct logstore *ls;
-	struct log_target t;
 	char why[WALKS_WHY] = "";
 	int r = cli_open_log(p->a->db, p->a->socket, p->a->json, &ls);
 
 	if (r >= 0)
 		return r;
-	r = choose(ls, p->a->target, &t);
-	if (r < 0 && walks_add_log(&p->w, ls, &t, p->a->from, p->a->to, why))
+	r = choose(p, ls);
+	if (r < 0 && walks_add_log(&p->w, ls, &p->target, p->a->from, p->a->to, why))
 		r = cli_error("%s: %s", logstore_path(ls), why);
 	p->source = p->a->db ? p->a->db : "log";
 	logstore_close(ls);
@@ -297,6 +332,10 @@ static int print_json(const struct plot *p)
 
 	json_object_set_new(o, "source", json_string(p->source));
 	json_object_set_new(o, "kind", json_string(p->w.from_log ? "log" : "trace"));
+	json_object_set_new(o, "target",
+			    p->w.from_log ? json_pack("{s:I, s:s}", "id", (json_int_t)p->target.id,
+						      "name", p->target.name)
+					  : json_null());
 	json_object_set_new(o, "whole", json_boolean(!p->cut[0]));
 	json_object_set_new(o, "seconds", json_real(p->seconds));
 	json_object_set_new(o, "lower_bound", json_true());
@@ -414,10 +453,15 @@ static int print_text(const struct plot *p)
 	struct text_table *t = text_table_new();
 	char n[2][48];
 
-	printf("%s: %zu CPU%s", p->source, p->w.n, p->w.n == 1 ? "" : "s");
+	printf("%s: ", p->source);
+	if (p->w.from_log)
+		printf("target %" PRId64 " %s, ", p->target.id, p->target.name);
+	printf("%zu CPU%s", p->w.n, p->w.n == 1 ? "" : "s");
 	if (p->seconds > 0)
 		printf(", %s; pages and locks a second",
 		       text_ns(p->w.to_ns - p->w.from_ns, n[0], sizeof(n[0])));
+	if (p->n_targets > 1)
+		printf("\nthe busiest of %zu targets; --target names another", p->n_targets);
 	printf("\n\n");
 	print_plot(p, &p->lines[p->n - 1]);
 	for (size_t i = 0; i < sizeof(titles) / sizeof(titles[0]); i++)

@@ -70,9 +70,11 @@ def a_log_says_what_it_can_not_tell():
     db = os.path.join(tmp(), "log.db")
     assert run([MKLOG, db], env={"PCPTUNE_POLICY_PATH": POLICIES}).returncode == 0
     r = curve("--db", db)
-    assert r.returncode == 2 and "name one by its id with --target: 1 page_fault1, 2" in r.stderr, r
+    assert r.returncode == 0 and "target 1 page_fault1, 2 CPUs" in r.stdout, r
+    assert "the busiest of 2 targets; --target names another" in r.stdout, r
+    assert json.loads(curve("--db", db, "-j").stdout)["target"] == {"id": 1, "name": "page_fault1"}
     r = curve("--db", db, "--target", "1")
-    assert r.returncode == 0 and "the sums of an interval" in r.stdout and "^: high now" in r.stdout, r
+    assert "busiest" not in r.stdout and r.returncode == 0 and "the sums of an interval" in r.stdout and "^: high now" in r.stdout, r
     j = json.loads(curve("--db", db, "--target", "page_fault1", "--json").stdout)
     assert j["kind"] == "log" and j["samples"] > 0, j
     c = j["cpus"][0]

@@ -172,13 +172,13 @@ inline audit(b, c)
 proctype thread(byte me)
 {
 	byte a, b, n;
-	bit o, plan, filling;
+	bit o, plan;
 
 next:
 	skip;
 end:	atomic {
 		running == me;
-		a = 0; n = 0; o = 0; plan = 0; filling = 0;
+		a = 0; n = 0; o = 0; plan = 0;
 		b = 1;
 		do
 		:: b <= BLOCKS && where[b] != OWNED + me -> b++
@@ -225,19 +225,18 @@ refill:
 		fi;
 		if
 		:: b == 0 -> goto unlock
-		:: else -> ring[POS(tail - 2)] = b
+		:: else
 		fi
 	}
-	/* a move up by one place, into the empty one: that comes last of all */
+	/* the empty place is the first block's: it comes last of all, and the bound after it */
 #ifdef PLACE_FIRST
 	ring[POS(tail - 1)] = b;
 	ring[POS(tail - 2)] = EMPTY;
 #else
 	ring[POS(tail - 2)] = EMPTY;
 #endif
-	atomic { tail = POS(tail - 1); filling = 1; plan = BOUND; goto change };
-fill:
-	atomic { ring[tail] = b; goto unlock };
+	tail = POS(tail - 1);
+	atomic { ring[tail] = b; plan = BOUND; goto change };
 
 /* ---- a free ---- */
 push:
@@ -257,7 +256,12 @@ make_room:
 		:: lock -> /* straight to the zone */
 			where[b] = ZONE;
 			goto next
-		:: else -> lock = 1; a = 0; o = 0; b = 0; plan = TAKE
+		:: else -> lock = 1; a = 0; o = 0; b = 0
+		fi;
+		/* there is no room; or there is, but the bound was not moved yet */
+		if
+		:: plan = TAKE
+		:: plan = BOUND
 		fi
 	}
 
@@ -296,21 +300,26 @@ changed:
 	atomic {
 		if
 		:: plan == TAKE
-		:: plan == BOUND && filling -> goto fill
-		:: else -> goto give
+		:: else -> goto unlock
 		fi
 	}
 	/* a drain: the empty place is the block's now, and its own is the empty one */
 	ring[POS(tail - 1)] = b;
-	atomic { tail = POS(tail + 1); plan = BOUND; goto change };
-give:
+	tail = POS(tail + 1);
 #ifndef GIVE_FIRST
 	atomic { zone_give(b) };
 #endif
 	ring[POS(tail - 2)] = STALE;
+	/* grant() moves the bound, if the drain was for this list */
+	atomic {
+		if
+		:: true
+		:: plan = BOUND; goto change
+		fi
+	}
 
 unlock:
-	atomic { b = 0; plan = 0; filling = 0; moved = 0; lock = 0; goto next }
+	atomic { b = 0; plan = 0; moved = 0; lock = 0; goto next }
 }
 
 /* ---- an owner from elsewhere ---- */

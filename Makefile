@@ -56,7 +56,7 @@ PRELOAD_SRC := $(wildcard allocator/preload*.c)
 LIB_SRC	    := $(wildcard lib/*.c)
 HOST_SRC    := $(wildcard policies/host*.c)
 POLICY_SRC  := $(filter-out $(HOST_SRC),$(wildcard policies/*.c))
-EVAL_SRC    := $(wildcard eval/*.c)
+EVAL_SRC    := $(wildcard eval/*.c eval/sim/*.c)
 DAEMON_SRC  := $(wildcard daemon/*.c)
 CLI_SRC	    := $(wildcard cli/*.c)
 BENCH_SRC   := $(wildcard bench/*.c)
@@ -230,6 +230,8 @@ install: all
 	install -m 755 $(PRELOAD) $(D)$(LIBDIR)
 	install -m 644 $(B)/lib/libpcpalloc.a $(D)$(LIBDIR)
 	install -m 755 $(POLICIES) $(D)$(LIBDIR)/pcptune/policies
+	install -d $(D)$(LIBDIR)/pcptune/workloads
+	install -m 644 configs/workloads/* $(D)$(LIBDIR)/pcptune/workloads
 	install -m 644 include/pcpalloc.h include/pcpalloc_inline.h $(D)$(INCDIR)
 	install -m 644 include/pcptune/* $(D)$(INCDIR)/pcptune
 	for f in pcpalloc pcptune; do sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCDIR@|$(INCDIR)|; s|@VERSION@|$(VERSION)|' \

@@ -140,11 +140,13 @@ int cmd_verify(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_curve(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_simulate(int argc, char **argv);
 int cmd_version(int argc, char **argv);
 int cmd_help(int argc, char **argv);
 extern const struct cli_option options_run[], options_status[], options_targets[], options_log[];
 extern const struct cli_option options_explain[], options_set[], options_unset[], options_policy[];
 extern const struct cli_option options_policies[], options_counters[], options_check_config[];
+extern const struct cli_option options_simulate[];
 extern const struct cli_option options_verify[], options_trace[], options_curve[], options_eval[],
 	options_version[], options_help[];
 

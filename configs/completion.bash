@@ -13,7 +13,7 @@ _pcptune_policies() {
 _pcptune() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local verb=${COMP_WORDS[1]} opts= kind=
-	local verbs="run status targets log explain set unset policy policies counters check-config verify trace curve eval version help" limits="high= high_min= high_max= batch= scale_max= rules="
+	local verbs="run status targets log explain set unset policy policies counters check-config verify trace curve eval simulate version help" limits="high= high_min= high_max= batch= scale_max= rules="
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -36,6 +36,7 @@ _pcptune() {
 	trace) opts="--output --json --help" ;;
 	curve) opts="--trace --db --target --from --to --cpu --batch --svg --socket --json --help" ;;
 	eval) opts="--trace --policy --set --budget --managed --threads --policy-path --json --help" ;;
+	simulate) opts="--workload --cpus --rows --seeds --seed --published --json --help" ;;
 	version) opts="--socket --json --help" ;;
 	help) opts="--completion --json --help" ;;
 	esac
@@ -93,6 +94,12 @@ _pcptune() {
 	eval:--managed | eval:-m) kind=none ;;
 	eval:--threads) kind=none ;;
 	eval:--policy-path) kind=directory ;;
+	simulate:--workload | simulate:-w) kind=none ;;
+	simulate:--cpus | simulate:-c) kind=none ;;
+	simulate:--rows | simulate:-r) kind=none ;;
+	simulate:--seeds | simulate:-n) kind=none ;;
+	simulate:--seed | simulate:-s) kind=none ;;
+	simulate:--json | simulate:-j) kind=file ;;
 	version:--socket | version:-s) kind=file ;;
 	esac
 	case $kind in

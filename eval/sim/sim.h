@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A machine with page lists, as discrete events: CPUs that run processes, the lists of each CPU
+ * (lists.h, that is rules.h), sockets with a zone and a lock each.
+ *
+ * One heap of (time, CPU). An event is one move: a refill, a drain, or what a CPU takes or frees
+ * without the zone; so locks are asked for in the order of time, and one number a zone, the time at
+ * which its lock is free again, is a FIFO lock. Nothing is measured and no clock is read: the same
+ * setup and seed give the same numbers.
+ *
+ * Memory is the caller's; threads may run simulations of their own beside each other.
+ */
+#ifndef PCPTUNE_SIM_SIM_H
+#define PCPTUNE_SIM_SIM_H
+
+#include <stdint.h>
+
+#define SIM_CPUS_MAX  1024u
+#define SIM_NODES_MAX 8u
+
+/*
+ * What the CPUs do: processes one after another. Each begins with a burst of allocations, faults
+ * pages in while it computes, exits, frees most of its pages in one run and its page table as a
+ * block of order 1. Some time later come bursts of slab frees, without an allocation between.
+ * Times in ns, sizes in pages. Every field is a key of a workload file (workload.h).
+ */
+struct sim_workload {
+	/* machine */
+	int64_t nodes, batch, scale_max, high_min, high_max, data_cache_pages;
+	double smt; /* speed of a hardware thread while its sibling computes, 1: there is none */
+	int64_t hold_ns,
+		hold_contended_ns; /* of the zone lock: fixed, more when it was contended */
+	int64_t hold_refill_ns, hold_drain_ns; /* for each page */
+	int64_t tick_ns;
+	/* processes */
+	double large_share;
+	int64_t large_pages, large_page_ns, small_pages,
+		small_page_ns; /* medians; compute a page */
+	double sigma;	       /* of the lognormal sizes */
+	int64_t exec_pages, exec_page_ns, fault_burst, fault_page_ns;
+	double kept; /* share of the pages that outlives the process: page cache */
+	int64_t free_page_ns;
+	double counter; /* share of fault bursts with frees of movable, allocations of unmovable */
+	double other_holds; /* chance at a fault burst of a hold of the zone lock for something else */
+	double migrate;	    /* chance at a fault burst to go on on another CPU of the node */
+	/* slab */
+	double bursts; /* for each exit, mean */
+	int64_t burst_delay_ns, burst_pages;
+	double burst_blocks; /* blocks of order 1 to 3 in one, mean */
+	double burst_order1, burst_order2, burst_order3;
+	double at_exit; /* chance of a run of blocks right after the exit */
+	/* run */
+	int64_t warm_ns, run_ns;
+};
+
+/* Totals of the time after the warm-up. */
+struct sim_result {
+	uint64_t events;
+	uint64_t work_ns; /* computed */
+	uint64_t wait_ns; /* for zone locks */
+	uint64_t cpu_ns;
+	uint64_t alloc_pages, alloc_zone, free_zone, refills, drains, free_high, exits;
+	double held_mean; /* pages on lists, all CPUs, at ticks */
+	uint64_t held_peak;
+};
+
+/*
+ * Runs `cpus` CPUs under a generation of the rules. 0, or -EINVAL: more CPUs, nodes or a rule that
+ * there are not; -ENOMEM.
+ */
+int sim_run(const struct sim_workload *w, uint32_t cpus, uint32_t rules, uint64_t seed,
+	    struct sim_result *ret);
+
+#endif

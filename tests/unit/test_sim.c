@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The simulator: what goes in comes out, the same seed gives the same numbers, rules matter in the
+ * direction they must, and workload files that are wrong are refused with file and line.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include <pcptune/rules.h>
+#include "eval/sim/sim.h"
+#include "eval/sim/workload.h"
+
+static char *slurp(const char *name)
+{
+	const char *b = getenv("B");
+	char path[512], *text = NULL;
+	size_t n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "configs/workloads/%s.conf", name);
+	if (access(path, F_OK) && b)
+		snprintf(path, sizeof(path), "%s/../../configs/workloads/%s.conf", b, name);
+	f = fopen(path, "rb");
+	if (!f || getdelim(&text, &n, 0, f) <= 0)
+		fail_msg("%s can not be read", path);
+	fclose(f);
+	return text;
+}
+
+/* A file with this text, read; its path in path[64]. */
+static int read_text(const char *text, struct sim_workload *w, char *why, char *path)
+{
+	const char *tmp = getenv("TMPDIR");
+	FILE *f;
+	int fd, e;
+
+	snprintf(path, 256, "%s/workload.XXXXXX", tmp ? tmp : "/tmp");
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	f = fdopen(fd, "w");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+	e = sim_workload_read(path, w, why);
+	unlink(path);
+	return e;
+}
+
+static struct sim_workload kbuild(void)
+{
+	struct sim_workload w;
+	char why[SIM_WHY] = "", path[256], *text = slurp("kbuild");
+
+	if (read_text(text, &w, why, path))
+		fail_msg("%s", why);
+	free(text);
+	/* as the file has it, for a shorter time */
+	w.warm_ns = 1000000000;
+	w.run_ns = 3000000000;
+	return w;
+}
+
+static struct sim_result run(const struct sim_workload *w, uint32_t cpus, uint32_t rules,
+			     uint64_t seed)
+{
+	struct sim_result r;
+
+	memset(&r, 0xff, sizeof(r));
+	assert_int_equal(sim_run(w, cpus, rules, seed, &r), 0);
+	return r;
+}
+
+static void same_seed_same_numbers(void **state)
+{
+	struct sim_workload w = kbuild();
+	struct sim_result a, b;
+
+	(void)state;
+	a = run(&w, 8, PCPTUNE_RULES_G4, 7);
+	b = run(&w, 8, PCPTUNE_RULES_G4, 7);
+	assert_memory_equal(&a, &b, sizeof(a));
+	b = run(&w, 8, PCPTUNE_RULES_G4, 8);
+	assert_memory_not_equal(&a, &b, sizeof(a));
+}
+
+/* Without a warm-up: what came from the zone is in use, on lists or back. */
+static void pages_are_kept(void **state)
+{
+	(void)state;
+	for (uint32_t id = 0; id < PCPTUNE_RULES_ROWS; id++) {
+		struct sim_workload w = kbuild();
+		struct sim_result r;
+
+		w.warm_ns = 0;
+		r = run(&w, 6, id, 1);
+		assert_true(r.alloc_zone >= r.free_zone);
+		assert_true(r.refills > 50 && r.exits > 6);
+		assert_true(r.drains > 0 || pcptune_rules_traits(id) & PCPTUNE_RT_TUNES);
+		assert_true(r.alloc_pages > 100000);
+		/* no more than all that was ever taken, and no list above a few times its bound */
+		assert_true(r.held_peak <= r.alloc_zone);
+		assert_true(r.held_mean <= (double)r.held_peak);
+		assert_true(r.held_peak <= 6 * (uint64_t)(w.high_max + 2 * 2016));
+		assert_true(r.work_ns <= r.cpu_ns * 2 && r.wait_ns < r.cpu_ns);
+	}
+}
+
+/* A lock with one user is never waited for; with many it is, and longer holds make it worse. */
+static void waiting(void **state)
+{
+	struct sim_workload w = kbuild();
+	struct sim_result few, more, longer;
+
+	(void)state;
+	w.nodes = 1;
+	few = run(&w, 1, PCPTUNE_RULES_G3, 1);
+	assert_int_equal(few.wait_ns, 0);
+	more = run(&w, 64, PCPTUNE_RULES_G3, 1);
+	assert_true(more.wait_ns > 0);
+	w.hold_refill_ns *= 2;
+	w.hold_drain_ns *= 2;
+	longer = run(&w, 64, PCPTUNE_RULES_G3, 1);
+	assert_true(longer.wait_ns > more.wait_ns);
+	assert_true(longer.work_ns < more.work_ns);
+}
+
+/* Orders of the published table that do not hang on the number of CPUs. */
+static void rules_matter(void **state)
+{
+	struct sim_workload w = kbuild();
+	struct sim_result base, p1, p7;
+
+	(void)state;
+	base = run(&w, 32, PCPTUNE_RULES_G3, 3);
+	p1 = run(&w, 32, PCPTUNE_RULES_P1, 3);
+	p7 = run(&w, 32, PCPTUNE_RULES_P7, 3);
+	assert_true(p1.free_high < base.free_high / 2);
+	assert_true(p7.free_high < p1.free_high);
+	assert_true(p7.alloc_zone < p1.alloc_zone / 2);
+	assert_true(p7.held_mean > base.held_mean);
+}
+
+static void wrong_machines(void **state)
+{
+	struct sim_workload w = kbuild();
+	struct sim_result r = {.events = 42};
+
+	(void)state;
+	assert_int_equal(sim_run(&w, 0, PCPTUNE_RULES_G4, 1, &r), -EINVAL);
+	assert_int_equal(sim_run(&w, SIM_CPUS_MAX + 1, PCPTUNE_RULES_G4, 1, &r), -EINVAL);
+	assert_int_equal(sim_run(&w, 1, 31, 1, &r), -EINVAL);
+	w.nodes = SIM_NODES_MAX + 1;
+	assert_int_equal(sim_run(&w, 1, PCPTUNE_RULES_G4, 1, &r), -EINVAL);
+	assert_int_equal(r.events, 42);
+}
+
+/* text with `from` replaced by `to`; *ret_line: of the replacement. */
+static char *changed(const char *text, const char *from, const char *to, unsigned *ret_line)
+{
+	const char *at = strstr(text, from);
+	char *out = NULL;
+
+	if (!at)
+		fail_msg("no \"%s\" in the workload", from);
+	*ret_line = 1;
+	for (const char *p = text; p < at; p++)
+		*ret_line += *p == '\n';
+	assert_true(asprintf(&out, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
+	return out;
+}
+
+static void wrong_files(void **state)
+{
+	static const struct {
+		const char *from, *to, *says;
+	} cases[] = {
+		{"nodes = 2;", "nodes = 0;", "machine.nodes: right is a whole number from 1 to 8"},
+		{"nodes = 2;", "nodes = -1;", "a whole number from 1 to 8"},
+		{"nodes = 2;", "nodes = \"two\";", "a whole number from 1 to 8"},
+		{"nodes = 2;", "nodes = 2.0;", "a whole number from 1 to 8"},
+		{"nodes = 2;", "noodes = 2;", "machine.noodes: no such key"},
+		{"nodes = 2;", "nodes 2;", "syntax error"},
+		{"sigma = 0.5;", "sigma = -0.5;", "processes.sigma: right is a number from 0 to 3"},
+		{"run = {", "runs = {", "right are machine, processes, slab, run"},
+		{"run = {", "cpus = 3; run = {", "right are machine, processes, slab, run"},
+		{"at_exit = ", "bursts = ", "duplicate setting name"},
+	};
+	char *text = slurp("kbuild");
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct sim_workload w = {.nodes = 42};
+		char why[SIM_WHY] = "", path[256], at[300];
+		unsigned line;
+		char *wrong = changed(text, cases[i].from, cases[i].to, &line);
+
+		assert_int_equal(read_text(wrong, &w, why, path), -EINVAL);
+		snprintf(at, sizeof(at), "%s:%u: ", path, line);
+		if (strncmp(why, at, strlen(at)) != 0 || !strstr(why, cases[i].says))
+			fail_msg("\"%s\" is not \"%s... %s\"", why, at, cases[i].says);
+		assert_int_equal(w.nodes, 42);
+		free(wrong);
+	}
+	free(text);
+}
+
+/* Every key is needed. */
+static void missing_keys(void **state)
+{
+	char *text = slurp("kbuild"), why[SIM_WHY] = "", path[256], *less;
+	struct sim_workload w;
+	unsigned line;
+
+	(void)state;
+	less = changed(text, "nodes = 2;", "", &line);
+	assert_int_equal(read_text(less, &w, why, path), -EINVAL);
+	assert_non_null(strstr(why, "machine.nodes is missing: a whole number from 1 to 8"));
+	free(less);
+	less = changed(text, "high_max = ", "high_max = 10; #", &line);
+	assert_int_equal(read_text(less, &w, why, path), -EINVAL);
+	assert_non_null(strstr(why, "high_max is below machine.high_min"));
+	free(less);
+	free(text);
+	assert_int_equal(sim_workload_read("/nonexistent/x", &w, why), -ENOENT);
+	assert_non_null(strstr(why, "/nonexistent/x: No such file"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(same_seed_same_numbers),
+		cmocka_unit_test(pages_are_kept),
+		cmocka_unit_test(waiting),
+		cmocka_unit_test(rules_matter),
+		cmocka_unit_test(wrong_machines),
+		cmocka_unit_test(wrong_files),
+		cmocka_unit_test(missing_keys),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -29,10 +29,10 @@
 #define TRACE_WHY	 512u
 
 struct trace_row {
-	uint64_t time_ns;
-	uint32_t cpu;	/* 0 .. PCPTUNE_MAX_CPUS - 1 */
-	uint32_t order; /* 0 .. PCPTUNE_MAX_ORDER */
-	int64_t blocks; /* > 0 freed, < 0 allocated */
+	uint64_t time_ns; /* 0 .. INT64_MAX */
+	uint32_t cpu;	  /* 0 .. PCPTUNE_MAX_CPUS - 1 */
+	uint32_t order;	  /* 0 .. PCPTUNE_MAX_ORDER */
+	int64_t blocks;	  /* > 0 freed, < 0 allocated */
 };
 
 bool trace_row_valid(const struct trace_row *row);

@@ -38,9 +38,9 @@ static const char *parse(const char *s, struct trace_row *row)
 	uint64_t cpu, order, blocks;
 	bool minus;
 
-	s = number(s, ',', UINT64_MAX, &row->time_ns);
+	s = number(s, ',', INT64_MAX, &row->time_ns);
 	if (!s)
-		return "time_ns is a whole number of nanoseconds, 0 or more";
+		return "time_ns is a whole number of nanoseconds, 0 to 9223372036854775807";
 	s = number(s, ',', PCPTUNE_MAX_CPUS - 1, &cpu);
 	if (!s)
 		return "cpu is a whole number, 0 to 8191";

@@ -10,7 +10,7 @@
  *		  zigzag(time - time before), zigzag(cpu - cpu before) * 16 + order, zigzag(blocks)
  *
  * "Before" is the row before in the same block, and 0 for the first: a block needs no other. Times
- * are subtracted modulo 2^64, so that any two are coded, in whatever order.
+ * may go backwards.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -50,8 +50,9 @@ uint32_t trace_crc(uint32_t crc, const uint8_t *p, size_t n)
 
 bool trace_row_valid(const struct trace_row *row)
 {
-	return row->cpu < PCPTUNE_MAX_CPUS && row->order <= PCPTUNE_MAX_ORDER &&
-	       row->blocks >= -TRACE_MAX_BLOCKS && row->blocks <= TRACE_MAX_BLOCKS;
+	return row->time_ns <= INT64_MAX && row->cpu < PCPTUNE_MAX_CPUS &&
+	       row->order <= PCPTUNE_MAX_ORDER && row->blocks >= -TRACE_MAX_BLOCKS &&
+	       row->blocks <= TRACE_MAX_BLOCKS;
 }
 
 /* ---- the file ---- */

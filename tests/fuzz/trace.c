@@ -39,7 +39,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	(void)argv;
 	seed(0, 0);
 	seed(3, 1000);
-	seed(500, UINT64_MAX / 3);
+	seed(500, INT64_MAX / 600);
 	return 0;
 }
 

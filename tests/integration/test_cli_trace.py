@@ -4,7 +4,7 @@
 from harness import *
 
 HEADER = "time_ns,cpu,order,blocks\n"
-ROWS = HEADER + "1000,0,0,-63\n2000,1,2,5\n1500,0,0,63\n18446744073709551615,8191,10,-2147483648\n"
+ROWS = HEADER + "1000,0,0,-63\n2000,1,2,5\n1500,0,0,63\n9223372036854775807,8191,10,-2147483648\n"
 
 
 def trace(*words, **kw):

@@ -331,11 +331,11 @@ static void a_policy_meets_what_it_caused(void **state)
 /* Rows centuries apart, backwards, with the largest numbers: an end in good time, exact counts. */
 static void extremes_of_time_and_number_end(void **state)
 {
-	static const struct trace_row rows[] = {{UINT64_MAX, 0, 0, -5},
+	static const struct trace_row rows[] = {{INT64_MAX, 0, 0, -5},
 						{0, 0, 0, 5},
-						{UINT64_MAX / 2, 1, 0, -TRACE_MAX_BLOCKS},
+						{INT64_MAX / 2, 1, 0, -TRACE_MAX_BLOCKS},
 						{7, 1, 0, TRACE_MAX_BLOCKS},
-						{UINT64_MAX, 63, 0, 0},
+						{INT64_MAX, 63, 0, 0},
 						{1, 0, 10, -1}};
 	struct grid_job j[] = {defaults_of("kernel"), defaults_of("contention")};
 	struct grid_trace t;

@@ -34,7 +34,8 @@ static struct trace_row a_row(uint64_t i)
 			      .blocks = (int64_t)(next_random() % 33) - 16};
 
 	if (i % 10 == 9)
-		r = (struct trace_row){next_random(), (uint32_t)(next_random() % PCPTUNE_MAX_CPUS),
+		r = (struct trace_row){next_random() >> 1,
+				       (uint32_t)(next_random() % PCPTUNE_MAX_CPUS),
 				       (uint32_t)(next_random() % (PCPTUNE_MAX_ORDER + 1)),
 				       next_random() & 1 ? TRACE_MAX_BLOCKS : -TRACE_MAX_BLOCKS};
 	return r;
@@ -245,7 +246,8 @@ static void strangers_are_told_from_newer_ones(void **state)
 
 static void rows_out_of_range_are_refused(void **state)
 {
-	static const struct trace_row bad[] = {{0, PCPTUNE_MAX_CPUS, 0, 1},
+	static const struct trace_row bad[] = {{UINT64_C(1) << 63, 0, 0, 1},
+					       {0, PCPTUNE_MAX_CPUS, 0, 1},
 					       {0, 0, PCPTUNE_MAX_ORDER + 1, 1},
 					       {0, 0, 0, TRACE_MAX_BLOCKS + 1},
 					       {0, 0, 0, INT64_MIN}};
@@ -342,7 +344,7 @@ static void lines_that_are_no_rows_are_named(void **state)
 		{"", "line 1: the first line is"},
 		{"time,cpu\n", "line 1: the first line is"},
 		{TRACE_CSV_HEADER "\n1,2,3,4\n-1,0,0,1\n", "line 3: time_ns is"},
-		{TRACE_CSV_HEADER "\n18446744073709551616,0,0,1\n", "line 2: time_ns is"},
+		{TRACE_CSV_HEADER "\n9223372036854775808,0,0,1\n", "line 2: time_ns is"},
 		{TRACE_CSV_HEADER "\n1,8192,0,1\n", "line 2: cpu is"},
 		{TRACE_CSV_HEADER "\n1,0,11,1\n", "line 2: order is"},
 		{TRACE_CSV_HEADER "\n1,0,0,\n", "line 2: blocks is"},

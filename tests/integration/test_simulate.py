@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """`pcptune simulate`: the table, the published rows, wrong words and files."""
+import glob
+
 from harness import *
 
 KBUILD = os.path.join(ROOT, "configs/workloads/kbuild.conf")
@@ -81,6 +83,21 @@ def the_published_rows_stand_beside_what_was_published():
     assert cells == 52 and orders > 40, r.stdout
     assert close >= CELLS and orders - held <= ORDERS_LOST, r.stdout
     assert r.stdout.count(" !") == cells - close, r.stdout
+
+
+@test
+def every_workload_that_comes_with_it_runs():
+    names = [os.path.basename(p)[:-5]
+             for p in glob.glob(os.path.join(ROOT, "configs/workloads/*.conf"))]
+    assert len(names) >= 3 and "kbuild" in names
+    page = open(os.path.join(ROOT, "docs/simulate.md")).read()
+    for name in names:
+        assert f"### {name}\n" in page, name
+        r = simulate("-w", name, "-c", "4", "-n", "1", "-r", "g0,g4")
+        rows = re.findall(r"^(g0|g4) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)", r.stdout, re.M)
+        assert r.returncode == 0 and len(rows) == 2, (name, r)
+        # lists that tune themselves go to the zone less, whatever the CPUs do
+        assert float(rows[1][4]) < float(rows[0][4]) == 100, (name, rows)
 
 
 @test

@@ -66,6 +66,9 @@ static struct walk *walk_at(struct walks *w, struct places *p, size_t i, uint32_
 
 /* ---- from a trace ---- */
 
+/* More pages than this through the lists of one CPU are no trace; all sums stay far from 2^63. */
+#define PAGES_MAX (UINT64_C(1) << 60)
+
 static int add_row(struct walks *w, struct places *p, const struct trace_row *row, uint32_t batch)
 {
 	struct walk *k = walk_at(w, p, row->cpu, 0, row->cpu);
@@ -78,6 +81,8 @@ static int add_row(struct walks *w, struct places *p, const struct trace_row *ro
 		k->direct_pages += pcptune_band_range(pages, 0);
 		return 0;
 	}
+	if (k->alloc_pages + k->free_pages + pcptune_band_range(pages, 0) > PAGES_MAX)
+		return -EOVERFLOW;
 	if (pages > 0)
 		k->free_pages += (uint64_t)pages;
 	else
@@ -99,8 +104,12 @@ int walks_add_trace(struct walks *w, struct trace_reader *t, uint32_t batch, cha
 		for (size_t i = 0; i < n && r == 1; i++) {
 			uint64_t ns = rows[i].time_ns;
 
-			if (add_row(w, &p, &rows[i], batch))
-				r = -ENOMEM;
+			int error = add_row(w, &p, &rows[i], batch);
+
+			if (error) {
+				r = error;
+				break;
+			}
 			w->backwards += any && ns < last;
 			w->from_ns = any && w->from_ns < ns ? w->from_ns : ns;
 			w->to_ns = any && w->to_ns > ns ? w->to_ns : ns;
@@ -109,6 +118,8 @@ int walks_add_trace(struct walks *w, struct trace_reader *t, uint32_t batch, cha
 		}
 	if (r == -ENOMEM)
 		snprintf(why, WALKS_WHY, "no memory");
+	if (r == -EOVERFLOW)
+		snprintf(why, WALKS_WHY, "more than 2^60 pages through the lists of one CPU");
 	free(p.at);
 	return r;
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -155,6 +156,33 @@ static void blocks_without_a_list_are_counted_apart(void **state)
 	assert_int_equal(w.walk[0]->direct_pages, 48 + 1024);
 	assert_int_equal(w.backwards, 1);
 	assert_int_equal(w.from_ns, 4);
+	walks_free(&w);
+	trace_close(r);
+	free(data);
+}
+
+/* Rows that are right each by itself, and together more than a sum can hold. */
+static void more_pages_than_there_are(void **state)
+{
+	static const struct trace_row row = {1, 0, 9, INT32_MAX};
+	char *data, why[WALKS_WHY] = "";
+	struct trace_reader *r;
+	struct trace_writer *tw;
+	struct walks w;
+	size_t len;
+	FILE *out = open_memstream(&data, &len);
+
+	(void)state;
+	assert_int_equal(trace_writer_new(out, "test", &tw), 0);
+	for (int i = 0; i < 1100000; i++)
+		assert_int_equal(trace_write(tw, &row), 0);
+	assert_int_equal(trace_writer_end(tw), 0);
+	trace_writer_free(tw);
+	fclose(out);
+	assert_int_equal(trace_open_stream(fmemopen(data, len, "r"), "x", &r, why), 0);
+	walks_init(&w);
+	assert_int_equal(walks_add_trace(&w, r, 63, why), -EOVERFLOW);
+	assert_non_null(strstr(why, "2^60 pages"));
 	walks_free(&w);
 	trace_close(r);
 	free(data);
@@ -336,6 +364,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_trace_tells_exactly),
 		cmocka_unit_test(blocks_without_a_list_are_counted_apart),
+		cmocka_unit_test(more_pages_than_there_are),
 		cmocka_unit_test(a_log_brackets_the_truth),
 		cmocka_unit_test(from_and_to_choose_samples),
 		cmocka_unit_test(the_knee_is_where_the_fall_ends),

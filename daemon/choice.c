@@ -59,13 +59,22 @@ static void rule_why(const struct config_rule *r, int i, char *buf, size_t n)
 		snprintf(buf, n, "rule %d (%s)", i + 1, uid[0] ? uid : "any program");
 }
 
+void choice_defaults(struct choice *ch, const struct config *c)
+{
+	const int64_t guard[POLICY_GUARD_PARAMS] = {c->guard.permille, c->guard.ms,
+						    c->guard.bench_ms};
+
+	policy_params_default(ch->module, ch->params);
+	memcpy(ch->params + POLICY_OWN_PARAMS, guard, sizeof(guard));
+}
+
 static bool rule_params(const struct config *c, const struct config_rule *r, struct choice *ch,
 			struct lines *l)
 {
 	char why[POLICY_WHY];
 	bool good = true;
 
-	policy_params_default(ch->module, ch->params);
+	choice_defaults(ch, c);
 	for (size_t i = 0; i < r->n_params; i++) {
 		const struct config_param *p = &r->params[i];
 
@@ -168,5 +177,7 @@ bool choice_same(const struct choice *a, const struct choice *b)
 	if (policy_desc(a->module) != policy_desc(b->module) || a->dry_run != b->dry_run)
 		return false;
 	n = policy_desc(a->module)->n_params;
-	return !memcmp(a->params, b->params, n * sizeof(a->params[0]));
+	return !memcmp(a->params, b->params, n * sizeof(a->params[0])) &&
+	       !memcmp(a->params + POLICY_OWN_PARAMS, b->params + POLICY_OWN_PARAMS,
+		       POLICY_GUARD_PARAMS * sizeof(a->params[0]));
 }

@@ -36,6 +36,8 @@ const struct choice *choices_match(const struct choices *cs, const struct config
 /* The choice of rule i, -1: default; for --check. */
 const struct choice *choices_at(const struct choices *cs, int i);
 
+/* Every parameter at its default, those of the guard as configured. ch->module is set. */
+void choice_defaults(struct choice *ch, const struct config *c);
 /* Copies with a reference to the module. */
 void choice_copy(struct choice *dst, const struct choice *src);
 void choice_clear(struct choice *c);

@@ -551,7 +551,7 @@ static void assign(struct target *t, const char *policy, json_t *params, struct 
 			fail(a, r == -ENOENT ? "not-found" : "invalid", "%s", why);
 			return;
 		}
-		policy_params_default(c.module, c.params);
+		choice_defaults(&c, t->d->config);
 	} else {
 		choice_copy(&c, &t->active);
 		snprintf(c.why, sizeof(c.why), "by the operator");

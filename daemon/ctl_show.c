@@ -223,6 +223,9 @@ json_t *show_policy(struct target *t)
 
 		json_object_set_new(params, row->name, show_param(row, t->active.params[i]));
 	}
+	for (uint32_t i = 0; policy_guarded(t->active.params) && i < POLICY_GUARD_PARAMS; i++)
+		put(params, policy_guard_param(i)->name,
+		    (uint64_t)t->active.params[POLICY_OWN_PARAMS + i]);
 	json_object_set_new(o, "params", params);
 	put_why(o, t);
 	put_text(o, "state", policy_state(t));

@@ -75,6 +75,9 @@ struct config {
 		int64_t effect_samples; /* outcome is measured over so many samples */
 	} log;
 	struct {
+		int64_t permille, ms, bench_ms;
+	} guard; /* for every policy; its parameters go before */
+	struct {
 		int64_t mode; /* of the control socket, octal in the file as a string "0600" */
 		char *group;  /* NULL: left as it is */
 		int64_t max_clients, max_queue_bytes;

@@ -69,6 +69,18 @@ const struct config_key config_keys[] = {
 	 "The effect of a decision is measured over so many samples before and after it.",
 	 C(log.effect_samples)},
 
+	{"guard", CONFIG_GROUP, "", 0, 0, "{}", NULL, true,
+	 "Outcomes are measured against before; what made things worse goes back. A policy can be "
+	 "given other values as parameters guard_permille, guard_ms and guard_bench_ms.", 0},
+	{"guard.permille", CONFIG_INT, "permille", 0, 10000, "0", NULL, true,
+	 "By so much may a change make traffic to the zone, waits or pages held worse before it goes "
+	 "back; 0: no guard.", C(guard.permille)},
+	{"guard.ms", CONFIG_INT, "ms", 100, 600000, "5000", NULL, true,
+	 "How long is measured before and after a change.", C(guard.ms)},
+	{"guard.bench_ms", CONFIG_INT, "ms", 1000, 3600000, "600000", NULL, true,
+	 "How long a direction that made things worse is not tried on that CPU; twice as long each "
+	 "time, an hour at most.", C(guard.bench_ms)},
+
 	{"control", CONFIG_GROUP, "", 0, 0, "{}", NULL, false, "The control socket.", 0},
 	{"control.mode", CONFIG_MODE, "", 0600, 0777, "\"0600\"", NULL, false,
 	 "Permission bits of the control socket, octal, as a string.", C(control.mode)},

@@ -177,6 +177,7 @@ static void watch_one(struct state *st, struct cpu_state *cs, const struct pcptu
 	ages_turn(cs, c->count, st->epoch ? st->epoch : epoch, epoch);
 	r->t.used++;
 	r->t.sum += watch_high(&cs->w, c);
+	r->t.open += cpu_open(c) ? c->high : 0;
 	if (cs->w.missed < (uint32_t)r->p[P_MISS])
 		return;
 	r->t.missing++;

@@ -25,6 +25,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "lib/text.h"
+#include "policies/host_guard.h"
 #include "policies/host_internal.h"
 
 #define SYMBOL "pcptune_policy_v1"
@@ -258,10 +259,23 @@ const struct pcptune_param *policy_param(const struct policy_module *m, uint32_t
 	return (const struct pcptune_param *)((const char *)p->params + (size_t)i * p->param_size);
 }
 
+const struct pcptune_param *policy_guard_param(uint32_t i)
+{
+	return i < POLICY_GUARD_PARAMS ? &guard_params[i] : NULL;
+}
+
+bool policy_guarded(const int64_t *params)
+{
+	return params[POLICY_OWN_PARAMS + GUARD_PERMILLE] != 0;
+}
+
 const struct pcptune_reason *policy_reason(const struct policy_module *m, uint32_t id)
 {
 	const struct pcptune_policy *p = m->desc;
 
+	for (uint32_t i = 0; i < GUARD_N_REASONS; i++)
+		if (guard_reasons[i].id == id)
+			return &guard_reasons[i];
 	for (uint32_t i = 0; i < p->n_reasons; i++) {
 		const struct pcptune_reason *r =
 			(const void *)((const char *)p->reasons + (size_t)i * p->reason_size);

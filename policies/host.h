@@ -15,8 +15,14 @@
 #include <stdint.h>
 #include <pcptune/policy.h>
 
-#define POLICY_MAX_PARAMS 64u
-#define POLICY_WHY	  256u /* bytes of a cause text */
+/*
+ * Every parameter array has POLICY_MAX_PARAMS slots: those of a policy, in table order, and from
+ * POLICY_OWN_PARAMS on those of the guard. All 0 there: no guard.
+ */
+#define POLICY_OWN_PARAMS   64u
+#define POLICY_GUARD_PARAMS 3u
+#define POLICY_MAX_PARAMS   (POLICY_OWN_PARAMS + POLICY_GUARD_PARAMS)
+#define POLICY_WHY	    256u /* bytes of a cause text */
 
 struct policy_module; /* a loaded plug-in; shared by instances, reference counted */
 
@@ -41,7 +47,13 @@ void policy_list_free(char **names, size_t n);
 /* The search path in force (static storage). */
 const char *policy_default_path(void);
 
+/* A parameter of the policy; NULL: no more. */
 const struct pcptune_param *policy_param(const struct policy_module *m, uint32_t i);
+/* The guard's parameter in slot POLICY_OWN_PARAMS + i: every policy has them. NULL: no more. */
+const struct pcptune_param *policy_guard_param(uint32_t i);
+/* Is a guard asked for? */
+bool policy_guarded(const int64_t *params);
+/* A reason of the policy, or of the guard (ids above 65535); NULL: none. */
 const struct pcptune_reason *policy_reason(const struct policy_module *m, uint32_t id);
 
 /* Parameters: defaults, then one "key", "value" at a time. Nearest name in why for a wrong key. */

@@ -409,10 +409,10 @@ static int check_tables(const struct pcptune_policy *p, const struct host_image 
 {
 	int r = 0;
 
-	if (p->n_params > POLICY_MAX_PARAMS ||
+	if (p->n_params > POLICY_OWN_PARAMS ||
 	    !array_ok(img, p->params, p->n_params, p->param_size))
 		return host_why(why, -EPROTO, "descriptor: %u parameters, at most %u", p->n_params,
-				POLICY_MAX_PARAMS);
+				POLICY_OWN_PARAMS);
 	if (p->n_reasons < 1 || p->n_reasons > HOST_REASONS_MAX ||
 	    !array_ok(img, p->reasons, p->n_reasons, p->reason_size))
 		return host_why(why, -EPROTO, "descriptor: %u reasons, right is 1..%u",

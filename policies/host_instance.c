@@ -3,7 +3,7 @@
  * A policy at work on one target.
  *
  * The instance owns the flat state of the policy, followed by the host's own few words (breaches,
- * raises on their way), in one block: what is written to the log and loaded again is that block, so
+ * raises on their way) and those of the guard, if there is one, in one block: what is written to the log and loaded again is that block, so
  * that a replay that begins in the middle decides as the daemon did.
  *
  * A decision is read as if it came from a stranger: the host keeps its own copies of everything the
@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <pcptune/rules.h>
+#include "policies/host_guard.h"
 #include "policies/host_internal.h"
 
 #define BREACHES_MAX	  3u
@@ -49,7 +50,9 @@ struct policy_instance {
 	size_t policy_size; /* of the policy's part, padded */
 	size_t state_size;
 	char *state;
-	struct host_words *words; /* in state */
+	struct host_words *words;      /* in state */
+	struct guard_cpu *guard;       /* in state; NULL: no guard */
+	struct pcptune_change *merged; /* with a guard: what it left of the changes */
 	size_t change_size;
 	char *changes;		    /* n x change_size */
 	struct pcptune_decision *d; /* as large as the policy thinks it is */
@@ -96,18 +99,24 @@ static int alloc_state(struct policy_instance *pi, char *why)
 	const struct pcptune_policy *p = pi->desc;
 	size_t size = p->state_size(&pi->shape, pi->params);
 	size_t words = sizeof(struct host_words) + (size_t)pi->n * sizeof(uint32_t);
+	bool guarded = policy_guarded(pi->params);
+	size_t guard = guarded ? pi->n * sizeof(struct guard_cpu) : 0;
 
 	if (size > HOST_STATE_MAX)
 		return host_why(why, -EPROTO,
 				"policy \"%s\": wants %zu bytes of state, at most %llu", p->name,
 				size, (unsigned long long)HOST_STATE_MAX);
 	pi->policy_size = (size + 15) & ~(size_t)15;
-	pi->state_size = pi->policy_size + words;
+	if (guarded)
+		words = (words + 15) & ~(size_t)15;
+	pi->state_size = pi->policy_size + words + guard;
 	pi->state = calloc(1, pi->state_size);
 	if (!pi->state)
 		return -ENOMEM;
 	pi->words = (struct host_words *)(pi->state + pi->policy_size);
 	pi->words->n = pi->n;
+	if (guarded)
+		pi->guard = (struct guard_cpu *)(pi->state + pi->policy_size + words);
 	return 0;
 }
 
@@ -119,7 +128,9 @@ static int alloc_rest(struct policy_instance *pi)
 	pi->changes = calloc(pi->n, pi->change_size);
 	pi->d = calloc(1, decision > sizeof(*pi->d) ? decision : sizeof(*pi->d));
 	pi->out = calloc(pi->n, sizeof(*pi->out));
-	return pi->changes && pi->d && pi->out ? 0 : -ENOMEM;
+	if (pi->guard)
+		pi->merged = calloc(pi->n, sizeof(*pi->merged));
+	return pi->changes && pi->d && pi->out && !pi->guard == !pi->merged ? 0 : -ENOMEM;
 }
 
 /* Why init() refused the parameters: the policy knows best. */
@@ -170,6 +181,8 @@ int policy_instance_new(struct policy_module *m, const struct pcptune_shape *sha
 	pi->shape.size = sizeof(pi->shape);
 	pi->n = shape->n_zones * shape->n_cpus;
 	memcpy(pi->params, params, pi->desc->n_params * sizeof(*params));
+	memcpy(pi->params + POLICY_OWN_PARAMS, params + POLICY_OWN_PARAMS,
+	       POLICY_GUARD_PARAMS * sizeof(*params));
 	pi->host = (struct pcptune_host){sizeof(pi->host), PCPTUNE_POLICY_ABI, on_trace, pi};
 	r = init_instance(pi, why);
 	if (r) {
@@ -189,6 +202,7 @@ void policy_instance_free(struct policy_instance *pi)
 	free(pi->changes);
 	free(pi->d);
 	free(pi->out);
+	free(pi->merged);
 	free(pi);
 }
 
@@ -241,7 +255,7 @@ static bool reason_ok(const struct policy_instance *pi, uint32_t id, uint32_t ki
 {
 	const struct pcptune_reason *r = policy_reason(pi->module, id);
 
-	return r && r->kind == kind;
+	return r && r->kind == kind && id < GUARD_REASON_BASE;
 }
 
 static int check_change(const struct policy_instance *pi, uint32_t i, int64_t *last, char *why)
@@ -309,6 +323,21 @@ static int call(struct policy_instance *pi, const struct pcptune_sample *s, char
 	return check_decision(pi, why);
 }
 
+/* What the guard has to say about the changes of the policy, before the host shares the budget. */
+static void guard_before(struct policy_instance *pi, const struct pcptune_sample *s)
+{
+	bool any = pi->d->n_changes;
+	uint32_t dropped;
+
+	guard_sample(pi->guard, pi->params + POLICY_OWN_PARAMS, s);
+	dropped = guard_merge(pi->guard, s, pi->d, pi->merged);
+	if (any && !pi->d->n_changes) {
+		pi->d->reason = GUARD_BENCHED;
+		memset(pi->d->arg, 0, sizeof(pi->d->arg));
+		pi->d->arg[0] = dropped;
+	}
+}
+
 int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
 			   struct host_answer *ret, char *why)
 {
@@ -328,7 +357,11 @@ int policy_instance_decide(struct policy_instance *pi, const struct pcptune_samp
 		pi->words->breaches++;
 		return r;
 	}
+	if (pi->guard)
+		guard_before(pi, s);
 	host_filter(&pi->shape, s, pi->d, pi->words->pending, pi->out, &a.n_changes, &a.n_dropped);
+	for (uint32_t i = 0; pi->guard && i < a.n_changes; i++)
+		guard_applied(pi->guard, &pi->out[i], s);
 	a.changes = pi->out;
 	a.reason = pi->d->n_changes ? 0 : pi->d->reason;
 	a.rest_ms = pi->d->rest_ms;

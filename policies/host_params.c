@@ -11,6 +11,7 @@
 #include <string.h>
 #include "lib/text.h"
 #include <pcptune/rules.h>
+#include "policies/host_guard.h"
 #include "policies/host_internal.h"
 
 #define VALUE_MAX 64u
@@ -19,17 +20,25 @@ void policy_params_default(const struct policy_module *m, int64_t *params)
 {
 	for (uint32_t i = 0; i < policy_desc(m)->n_params; i++)
 		params[i] = policy_param(m, i)->def;
+	for (uint32_t i = 0; i < POLICY_GUARD_PARAMS; i++)
+		params[POLICY_OWN_PARAMS + i] = guard_params[i].def;
 }
 
 static int find_param(const struct policy_module *m, const char *key, uint32_t *ret, char *why)
 {
 	const struct pcptune_policy *d = policy_desc(m);
-	const char *names[POLICY_MAX_PARAMS], *near;
+	const char *names[POLICY_OWN_PARAMS], *near;
 
 	for (uint32_t i = 0; i < d->n_params; i++) {
 		names[i] = policy_param(m, i)->name;
 		if (strcmp(names[i], key) == 0) {
 			*ret = i;
+			return 0;
+		}
+	}
+	for (uint32_t i = 0; i < POLICY_GUARD_PARAMS; i++) {
+		if (strcmp(guard_params[i].name, key) == 0) {
+			*ret = POLICY_OWN_PARAMS + i;
 			return 0;
 		}
 	}
@@ -98,7 +107,7 @@ int policy_params_set(const struct policy_module *m, int64_t *params, const char
 	r = find_param(m, key, &i, why);
 	if (r)
 		return r;
-	p = policy_param(m, i);
+	p = i < POLICY_OWN_PARAMS ? policy_param(m, i) : policy_guard_param(i - POLICY_OWN_PARAMS);
 	if (p->type == PCPTUNE_PARAM_BOOL)
 		r = parse_bool(value, &v);
 	else if (p->type == PCPTUNE_PARAM_ENUM)
@@ -138,6 +147,10 @@ int policy_params_text(const struct policy_module *m, const int64_t *params, cha
 		used += (size_t)snprintf(used < n ? buf + used : NULL, used < n ? n - used : 0,
 					 "%s%s=%s", i ? " " : "", p->name, value);
 	}
+	for (uint32_t i = 0; policy_guarded(params) && i < POLICY_GUARD_PARAMS; i++)
+		used += (size_t)snprintf(used < n ? buf + used : NULL, used < n ? n - used : 0,
+					 "%s%s=%lld", used ? " " : "", guard_params[i].name,
+					 (long long)params[POLICY_OWN_PARAMS + i]);
 	return (int)used;
 }
 
@@ -176,7 +189,7 @@ int policy_params_parse(const struct policy_module *m, const char *text, int64_t
 		text += len;
 	}
 	if (!r)
-		memcpy(params, read, policy_desc(m)->n_params * sizeof(*params));
+		memcpy(params, read, sizeof(read));
 	return r;
 }
 

@@ -522,6 +522,7 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 		if (!cpu_used(c))
 			continue;
 		r.t.used++;
+		r.t.open += cpu_open(c) && cs->phase != CHANGING ? c->high : 0;
 		r.t.sum += cs->phase == CHANGING ? pcptune_max_u32(c->high, cs->new_high) : c->high;
 	}
 	r.t.room = watch_sub0(r.t.budget, r.t.sum);

@@ -131,6 +131,7 @@ static void watch_all(struct state *st, const struct pcptune_sample *s, struct r
 			cs->back += watch_min(c->alloc_zone, c->free_zone);
 		r->t.used++;
 		r->t.sum += watch_high(&cs->w, c);
+		r->t.open += cpu_open(c) ? c->high : 0;
 		r->t.missing += misses(r, cs);
 	}
 	r->t.room = watch_sub0(r->t.budget, r->t.sum);

@@ -48,6 +48,7 @@ struct watch {
 /* What one pass over all CPUs found. */
 struct watch_tally {
 	uint64_t budget, sum, room;
+	uint64_t open;		/* high of the CPUs that can be changed now */
 	uint32_t used, missing; /* CPUs */
 };
 
@@ -289,16 +290,22 @@ static inline uint64_t watch_budget(const struct pcptune_shape *shape, int64_t p
 	return shape->budget_pages && shape->budget_pages < b ? shape->budget_pages : b;
 }
 
-/* high of one CPU when all together have more than the budget; not below its fair share. */
+/*
+ * high of one CPU when all together have more than the budget: those that can be changed give, each
+ * by its size, but not below its fair share.
+ */
 static inline uint32_t watch_cut(const struct pcptune_cpu *c, const struct watch_tally *t,
 				 uint32_t floor)
 {
 	uint32_t least = (uint32_t)watch_min(t->budget / t->used, floor);
-	uint32_t part = (uint32_t)(c->high * t->budget / t->sum);
+	uint64_t over, give;
 
-	if (t->sum <= t->budget)
+	if (t->sum <= t->budget || !t->open)
 		return c->high;
-	return pcptune_min_u32(c->high, pcptune_max_u32(pcptune_max_u32(part, least), 4));
+	over = watch_min(t->sum - t->budget, t->open);
+	give = watch_min((over * c->high + t->open - 1) / t->open, c->high); /* at once */
+	least = pcptune_max_u32(pcptune_max_u32((uint32_t)(c->high - give), least), 4);
+	return pcptune_min_u32(pcptune_min_u32(c->high, least), PCPTUNE_MAX_HIGH);
 }
 
 /* Does nothing but a policy move it? */

@@ -38,7 +38,8 @@ def every_decision_of_every_policy_is_derived():
                            ("contention", ()), ("contention", ("hold_ms=300", "decay_ms=100")),
                            ("fraction", ()), ("shuffle", ("shuffle_ms=300", "hold_ms=300")),
                            ("lowwater", ("look_ms=200", "hold_ms=300")), ("coldest", ()),
-                           ("learn", ("window_ms=200", "settle_ms=100", "worth_us=0"))):
+                           ("learn", ("window_ms=200", "settle_ms=100", "worth_us=0")),
+                           ("contention", ("hold_ms=300", "decay_ms=100", "guard_permille=20", "guard_ms=200"))):
         db = logged(policy, *params)
         r, v = verify(db)
         assert r.returncode == 0, (policy, r)

@@ -370,7 +370,7 @@ static void test_trace_is_bounded(void **state)
 
 static void wrong(const char *key, const char *value, int err, const char *words)
 {
-	int64_t v[3] = {1, 0, 1};
+	int64_t v[POLICY_MAX_PARAMS] = {1, 0, 1};
 	char why[POLICY_WHY] = "";
 	int r = policy_params_set(module, v, key, value, why);
 
@@ -381,7 +381,7 @@ static void wrong(const char *key, const char *value, int err, const char *words
 
 static void test_params(void **state)
 {
-	int64_t v[3];
+	int64_t v[POLICY_MAX_PARAMS];
 	char buf[64], why[POLICY_WHY];
 
 	(void)state;
@@ -409,7 +409,7 @@ static void test_params(void **state)
 static void test_params_refused(void **state)
 {
 	struct policy_module *m = host_module_new(&bare, "/nowhere/bare.so");
-	int64_t v[3] = {1, 1, 1};
+	int64_t v[POLICY_MAX_PARAMS] = {1, 1, 1};
 	char why[POLICY_WHY], longer[400];
 
 	(void)state;

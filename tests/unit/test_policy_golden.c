@@ -39,6 +39,18 @@ static void trace_flow(struct model *m)
 	}
 }
 
+/* One CPU has what it needs, then another one wants it: a budget for one of them. */
+static void trace_share(struct model *m)
+{
+	m->cpu_us = 150000;
+	for (int n = 0; n < 400; n++) {
+		model_cycle(m, 0, 12000, 1000, 0);
+		if (n >= 150)
+			model_cycle(m, 1, 20000, 250, 0);
+		model_step(m);
+	}
+}
+
 /* CPUs that tune themselves, bursts and pauses, a stretch of idleness in one sample. */
 static void trace_burst(struct model *m)
 {
@@ -89,6 +101,13 @@ static const struct {
 	{"coldest-fault", "coldest", "", trace_fault},
 	{"coldest-flow", "coldest", "", trace_flow},
 	{"coldest-burst", "coldest", "budget_permille=8 cold_ms=1000", trace_burst},
+	{"shuffle-share", "shuffle", "budget_permille=18 shuffle_ms=1000 hold_ms=1000",
+	 trace_share},
+	{"shuffle-guard-share", "shuffle",
+	 "budget_permille=18 shuffle_ms=1000 hold_ms=1000 guard_permille=50 guard_ms=2000",
+	 trace_share},
+	{"contention-guard-burst", "contention", "hold_ms=2000 guard_permille=50 guard_ms=500",
+	 trace_burst},
 	{"learn-fault", "learn", "window_ms=500 settle_ms=300", trace_fault},
 	{"learn-flow", "learn", "window_ms=500 settle_ms=300", trace_flow},
 	{"learn-burst", "learn", "window_ms=500 settle_ms=300 worth_us=1", trace_burst},

@@ -266,6 +266,8 @@ static void test_every_policy(void **state)
 		{"lowwater", "hold_ms=500 look_ms=200"},
 		{"coldest", "cold_ms=1000 budget_permille=20"},
 		{"learn", "window_ms=300 settle_ms=200 worth_us=0"},
+		{"contention", "hold_ms=500 decay_ms=200 guard_permille=50 guard_ms=500"},
+		{"lowwater", "hold_ms=500 look_ms=200 guard_permille=10 guard_ms=300"},
 	};
 
 	(void)state;

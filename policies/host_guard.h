@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The guard of an instance: see host_guard.c. Pure; its words are part of the instance's state.
+ */
+#ifndef PCPTUNE_POLICIES_HOST_GUARD_H
+#define PCPTUNE_POLICIES_HOST_GUARD_H
+
+#include "policies/host.h"
+
+enum guard_param { GUARD_PERMILLE, GUARD_MS, GUARD_BENCH_MS };
+extern const struct pcptune_param guard_params[POLICY_GUARD_PARAMS];
+
+/* Above every id that a policy may use. */
+#define GUARD_REASON_BASE 65536u
+enum guard_reason {
+	GUARD_BACK_TRAFFIC = GUARD_REASON_BASE + 1,
+	GUARD_BACK_WAITS,
+	GUARD_BACK_VAIN,
+	GUARD_BENCHED,
+};
+#define GUARD_N_REASONS 4u
+extern const struct pcptune_reason guard_reasons[GUARD_N_REASONS];
+
+enum guard_direction { GUARD_OTHER, GUARD_UP, GUARD_DOWN, GUARD_N_DIRECTIONS };
+enum guard_phase { GUARD_REST, GUARD_SETTLES, GUARD_CALMS, GUARD_MEASURES, GUARD_BACK };
+
+struct guard_sum {
+	uint64_t us, traffic, zone, wait_ns;
+	uint64_t held; /* pages x ms */
+};
+
+/* Words of one CPU; zeroed at the beginning. */
+struct guard_cpu {
+	struct guard_sum now, before;	    /* stretches of guard_ms under the values in force */
+	struct guard_sum base, after;	    /* of the change that is measured */
+	uint64_t base_sum;		    /* high of all CPUs then */
+	uint64_t since;			    /* it was made, us */
+	uint64_t until[GUARD_N_DIRECTIONS]; /* benched, us */
+	int64_t arg[4];
+	struct limits old, given;
+	uint32_t bench_ms[GUARD_N_DIRECTIONS]; /* the last one, 0: none */
+	uint32_t reason;		       /* to go back */
+	uint8_t phase, direction;
+	uint8_t reserved[6];
+};
+
+/* Takes a sample in and judges what is due. p: the guard's parameters; g: one for each entry. */
+void guard_sample(struct guard_cpu *g, const int64_t *p, const struct pcptune_sample *s);
+/*
+ * Puts what is to go back among the changes of the policy and leaves out what is benched. out: room
+ * for n_cpus; d has it then. Returns how many were left out.
+ */
+uint32_t guard_merge(struct guard_cpu *g, const struct pcptune_sample *s,
+		     struct pcptune_decision *d, struct pcptune_change *out);
+/* A change that the host let through: its measurement begins. */
+void guard_applied(struct guard_cpu *g, const struct host_change *ch,
+		   const struct pcptune_sample *s);
+
+#endif

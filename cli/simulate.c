@@ -225,6 +225,7 @@ static int print_cells(const struct job *j, struct score *s)
 		text_table_column(t, value_names[m], '>');
 		text_table_column(t, "simulated", '>');
 	}
+	text_table_column(t, "parameters", '<');
 	for (size_t i = 0; i < SIM_N_PUBLISHED; i++) {
 		const struct sim_published *p = &sim_published[i];
 
@@ -240,6 +241,7 @@ static int print_cells(const struct job *j, struct score *s)
 			text_table_cell(t, "%.1f", p->value[m]);
 			text_table_cell(t, "%.2f%s", x, ok ? "" : " !");
 		}
+		text_table_cell(t, "%s", p->fitted ? "fitted to it" : "row in view");
 		text_table_end_row(t);
 	}
 	text_table_print(t, stdout, text_colour(stdout));

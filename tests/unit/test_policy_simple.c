@@ -140,6 +140,30 @@ static void bounds(const char *params, uint32_t n_used, uint32_t rules, uint32_t
 	model_end(&m);
 }
 
+/* The one knob that moves batch, too: a quarter of high, 96 at most. */
+static void test_old_fraction_moves_batch(void **state)
+{
+	static const struct {
+		const char *params;
+		uint32_t batch;
+	} cases[] = {{"rules=g0b fraction=100", 96},  /* high 8192 */
+		     {"rules=g0b fraction=8192", 25}, /* high 100 */
+		     {"rules=g0 fraction=8192", 63}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct model m;
+
+		model_new(&m, "kernel", cases[i].params, 2, 819200);
+		model_alloc(&m, 0, 1);
+		ask(&m);
+		assert_int_equal(m.m[0].st.batch, cases[i].batch);
+		ask(&m);
+		assert_int_equal(m.answer.n_changes, 0);
+		model_end(&m);
+	}
+}
+
 static void test_kernel_bounds(void **state)
 {
 	(void)state;
@@ -147,6 +171,12 @@ static void test_kernel_bounds(void **state)
 	bounds("", 8, PCPTUNE_RULES_G4, 8192 / 8, 12800); /* more in use than can run at once */
 	bounds("rules=g0", 1, PCPTUNE_RULES_G0, 378, 378);
 	bounds("rules=g1", 1, PCPTUNE_RULES_G1, 4096, 4096);
+	bounds("rules=y2016", 1, PCPTUNE_RULES_Y2016, 882, 882); /* 14 x 63 */
+	bounds("rules=p5", 1, PCPTUNE_RULES_P5, 4096, 4096);
+	bounds("rules=p7", 1, PCPTUNE_RULES_P7, 4096, 51200);
+	bounds("rules=g6", 8, PCPTUNE_RULES_G6, 1024, 12800);
+	bounds("rules=g0b", 1, PCPTUNE_RULES_G0B, 378, 378);
+	bounds("rules=g0b fraction=100", 8, PCPTUNE_RULES_G0B, 8192, 8192); /* of each CPU */
 	bounds("fraction=8", 1, PCPTUNE_RULES_G4, 51200, 51200);
 	bounds("fraction=100", 1, PCPTUNE_RULES_G4, 4096, 4096);
 	bounds("fraction=1000000", 1, PCPTUNE_RULES_G4, 252, 252); /* four batches at least */
@@ -444,12 +474,19 @@ static void test_documented(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_static),		cmocka_unit_test(test_static_keeps),
-		cmocka_unit_test(test_static_defaults), cmocka_unit_test(test_refused_parameters),
-		cmocka_unit_test(test_kernel_bounds),	cmocka_unit_test(test_kernel_decay),
-		cmocka_unit_test(test_kernel_no_decay), cmocka_unit_test(test_kernel_cut_by_budget),
-		cmocka_unit_test(test_fraction),	cmocka_unit_test(test_fraction_settles),
-		cmocka_unit_test(test_nonsense),	cmocka_unit_test(test_documented),
+		cmocka_unit_test(test_static),
+		cmocka_unit_test(test_static_keeps),
+		cmocka_unit_test(test_static_defaults),
+		cmocka_unit_test(test_refused_parameters),
+		cmocka_unit_test(test_old_fraction_moves_batch),
+		cmocka_unit_test(test_kernel_bounds),
+		cmocka_unit_test(test_kernel_decay),
+		cmocka_unit_test(test_kernel_no_decay),
+		cmocka_unit_test(test_kernel_cut_by_budget),
+		cmocka_unit_test(test_fraction),
+		cmocka_unit_test(test_fraction_settles),
+		cmocka_unit_test(test_nonsense),
+		cmocka_unit_test(test_documented),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

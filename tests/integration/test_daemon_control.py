@@ -64,8 +64,10 @@ def status_targets_counters_and_version_have_their_keys():
         assert k in t["zones"][1]["cpus"][2], k
     line = d.ctl("targets")["targets"][0]
     assert sorted(line) == sorted("id name pid uid policy attached_s held_pages decisions".split())
-    c = d.ctl("counters", target="keys")
-    assert c["zones"][1]["cpus"][0]["lock_alloc_taken"] > 0 and "malloc_calls" in c["proc"]
+    def taken():  # from its first step on
+        return d.ctl("counters", target="keys")["zones"][1]["cpus"][0]["lock_alloc_taken"]
+    wait_for(lambda: taken() > 0)
+    assert "malloc_calls" in d.ctl("counters", target="keys")["proc"]
     v = d.ctl("version")
     for k in "version pid uptime_s socket config interval_ms dry_run n_targets log".split():
         assert k in v, k

@@ -116,9 +116,9 @@ def a_new_policy_builds_and_runs():
         assert r.returncode == 0, r
     finally:
         os.umask(0o022)
-    rows = runs(d + "/my-rule_2", "my-rule_2", "--set", "most=32000")
-    assert any(new == 32000 for old, new in rows), rows
-    assert all(new <= 32000 for old, new in rows if new > old), rows
+    rows = runs(d + "/my-rule_2", "my-rule_2", "--set", "most=3000")
+    assert any(new == 3000 for old, new in rows), rows
+    assert all(new <= 3000 for old, new in rows if new > old), rows
 
 
 @test

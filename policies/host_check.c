@@ -311,7 +311,7 @@ int host_check_sizes(const struct pcptune_policy *p, char *why)
 		size_t v1;
 	} row[] = {
 		{"policy", p->size, PCPTUNE_POLICY_MIN_SIZE},
-		{"sample", p->sample_size, sizeof(struct pcptune_sample)},
+		{"sample", p->sample_size, PCPTUNE_SAMPLE_MIN_SIZE},
 		{"cpu", p->cpu_size, sizeof(struct pcptune_cpu)},
 		{"decision", p->decision_size, sizeof(struct pcptune_decision)},
 		{"change", p->change_size, sizeof(struct pcptune_change)},

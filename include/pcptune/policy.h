@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <pcptune/segment.h>
+#include <pcptune/tracker.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,6 +75,27 @@ enum pcptune_sample_flags {
 	PCPTUNE_SAMPLE_GAP = 1u << 1,	/* dt is much longer than asked for: suspend, stall */
 };
 
+/*
+ * What the lists of one CPU did since its record before: the swings of their net position, from
+ * which the traffic at any `high` follows (pcptune/tracker.h). Records come now and then, with a
+ * sample of an active CPU, to policies that ask for them (record_ms); they follow each other
+ * without a hole, each beginning where the one before ended, unless PCPTUNE_RECORD_BROKEN is set.
+ */
+enum pcptune_record_flags {
+	PCPTUNE_RECORD_BROKEN = 1u << 0, /* something before this record is missing */
+};
+
+struct pcptune_record {
+	uint32_t index;	   /* into the cpus of the sample */
+	uint32_t flags;	   /* enum pcptune_record_flags */
+	uint64_t dt_us;	   /* time that it covers, up to the end of this sample */
+	uint64_t refills;  /* over that time: runs of pages taken from the zone */
+	uint64_t refilled; /* ... and their pages */
+	uint64_t drains;   /* runs of pages given back */
+	uint64_t drained;
+	struct pcptune_band band;
+};
+
 struct pcptune_sample {
 	uint32_t size;
 	uint32_t flags;		/* enum pcptune_sample_flags */
@@ -88,12 +110,31 @@ struct pcptune_sample {
 	const uint32_t *active; /* indexes of the entries with PCPTUNE_CPU_ACTIVE, ascending */
 	uint32_t n_active;
 	uint32_t reserved;
+	/* Members from here on: only where `size` covers them, see the accessors. */
+	uint32_t n_records;   /* 0 in most samples */
+	uint32_t record_size; /* stride of records */
+	const void *records;  /* struct pcptune_record, ascending index */
 };
 
 static inline const struct pcptune_cpu *pcptune_sample_cpu(const struct pcptune_sample *s,
 							   uint32_t i)
 {
 	return (const struct pcptune_cpu *)((const char *)s->cpus + (size_t)i * s->cpu_size);
+}
+
+/* What every sample has. */
+#define PCPTUNE_SAMPLE_MIN_SIZE offsetof(struct pcptune_sample, n_records)
+
+static inline uint32_t pcptune_sample_n_records(const struct pcptune_sample *s)
+{
+	return s->size >= sizeof(*s) ? s->n_records : 0;
+}
+
+static inline const struct pcptune_record *pcptune_sample_record(const struct pcptune_sample *s,
+								 uint32_t i)
+{
+	return (const struct pcptune_record *)((const char *)s->records +
+					       (size_t)i * s->record_size);
 }
 
 /* ---- the decision ---- */
@@ -211,6 +252,13 @@ struct pcptune_policy {
 	 * for nothing to say. Called after such an init() only, with the same arguments.
 	 */
 	const char *(*refusal)(const struct pcptune_shape *shape, const int64_t *params);
+	/*
+	 * Optional: 0, or a size that ends before it. The policy wants records, about one in so many
+	 * milliseconds for each active CPU; the host may take longer. Each costs the host some 2 KiB
+	 * to read, so ask for no more than a decision needs.
+	 */
+	uint32_t record_ms;
+	uint32_t reserved;
 };
 
 /* What every descriptor has; members after it are asked for only where its size covers them. */

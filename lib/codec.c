@@ -2,10 +2,7 @@
 /*
  * The coding of samples.
  *
- * Everything is a prefix varint: the number of trailing zero bits of the first byte says how many
- * bytes follow (0 to 7; a first byte of 0: eight), the value is in the bits above, little-endian.
- * Small numbers take one byte, as in other varints, but both directions need no loop and no branch
- * on the length.
+ * Everything is a prefix varint (lib/varint.h).
  *
  *   chunk   version, number of LIST, ZCTR, PCTR and GAUGE rows of counters.def, number of CPUs,
  *           samples
@@ -34,8 +31,8 @@
  */
 #include "lib/codec.h"
 #include "lib/codec_private.h"
+#include "lib/varint.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,16 +122,6 @@ _Static_assert(offsetof(struct pcptune_cpu, count) == offsetof(struct pcptune_cp
 #define REST(flags) \
 	((flags) & ~(uint32_t)(PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN | PCPTUNE_CPU_LISTS_ONLY))
 
-static inline uint64_t zigzag(uint64_t d)
-{
-	return d << 1 ^ (uint64_t) - (int64_t)(d >> 63);
-}
-
-static inline uint64_t unzigzag(uint64_t z)
-{
-	return z >> 1 ^ (uint64_t) - (int64_t)(z & 1);
-}
-
 /*
  * What counters.def lets expect of a counter, given others that are coded as they are (all modulo
  * 2^64). Exact for fixed batches; close enough to save a byte for others.
@@ -144,74 +131,6 @@ static inline uint64_t unzigzag(uint64_t z)
 #define EXPECT_free_zone(c)	   ((c)->drains * (c)->batch + (c)->free_direct)
 #define EXPECT_lock_alloc_taken(c) ((c)->refills + (c)->alloc_direct)
 #define EXPECT_lock_free_taken(c)  ((c)->drains + (c)->free_direct)
-
-/* ---- varints ---- */
-
-#define VARINT_MAX 9
-
-/* Bytes when each carries 7 bits; 10 stands for the long form. */
-static inline unsigned varint_size(uint64_t v)
-{
-	unsigned top = 63 - (unsigned)__builtin_clzll(v | 1); /* the highest bit */
-
-	return (9 * top + 73) / 64; /* top / 7 + 1 for 0 .. 63, without a division */
-}
-
-/* Room for VARINT_MAX bytes at p; returns the end. */
-static inline uint8_t *put(uint8_t *p, uint64_t v)
-{
-	unsigned len = varint_size(v);
-	uint64_t word;
-
-	if (len > 8) {
-		*p = 0;
-		word = htole64(v);
-		memcpy(p + 1, &word, 8);
-		return p + 9;
-	}
-	word = htole64((v << 1 | 1) << (len - 1));
-	memcpy(p, &word, 8);
-	return p + len;
-}
-
-struct input {
-	const uint8_t *p, *end;
-	bool bad;
-};
-
-static uint64_t get_slowly(struct input *in)
-{
-	uint8_t bytes[VARINT_MAX] = {0};
-	size_t left = (size_t)(in->end - in->p);
-	unsigned len;
-	uint64_t word;
-
-	len = left ? (unsigned)__builtin_ctz(in->p[0] | 0x100u) + 1 : VARINT_MAX;
-	if (in->bad || len > left) {
-		in->bad = true;
-		return 0;
-	}
-	memcpy(bytes, in->p, len);
-	in->p += len;
-	memcpy(&word, bytes + (len > 8), 8);
-	word = le64toh(word);
-	return len > 8 ? word : word >> len;
-}
-
-/* The next number; 0 and in->bad when there is none. */
-static inline uint64_t get(struct input *in)
-{
-	uint64_t word;
-	unsigned len;
-
-	if (in->end - in->p < VARINT_MAX || !*in->p)
-		return get_slowly(in);
-	len = (unsigned)__builtin_ctz(*in->p) + 1;
-	memcpy(&word, in->p, 8);
-	in->p += len;
-	word = le64toh(word) >> len;
-	return word & ((UINT64_C(1) << 7 * len) - 1);
-}
 
 /* ---- what both sides keep ---- */
 
@@ -340,8 +259,8 @@ static uint8_t *put_chunk_head(struct pcptune_encoder *enc, uint8_t *p)
 	enc->mask = 0;
 	*p++ = CODEC_VERSION;
 	for (int g = 0; g < N_GROUPS; g++)
-		p = put(p, group_sizes[g]);
-	return put(p, enc->n_cpus);
+		p = varint_put(p, group_sizes[g]);
+	return varint_put(p, enc->n_cpus);
 }
 
 static uint8_t *put_sample_head(struct clocks *c, const struct pcptune_sample *s,
@@ -360,10 +279,10 @@ static uint8_t *put_sample_head(struct clocks *c, const struct pcptune_sample *s
 
 	for (unsigned i = 0; i < sizeof(d) / sizeof(d[0]); i++)
 		present |= (uint32_t) !!d[i] << i;
-	p = put(p, present);
+	p = varint_put(p, present);
 	for (unsigned i = 0; i < sizeof(d) / sizeof(d[0]); i++)
 		if (d[i])
-			p = put(p, d[i]);
+			p = varint_put(p, d[i]);
 	*c = (struct clocks){s->seq, s->time_us, s->dt_us, s->cpu_us, s->mem_available};
 	return p;
 }
@@ -374,10 +293,10 @@ static uint8_t *put_record_head(uint8_t *p, uint32_t step, uint64_t mask, uint64
 	uint64_t head = (uint64_t)step << 2;
 
 	if (!other)
-		return put(p, head | MASK_SAME);
+		return varint_put(p, head | MASK_SAME);
 	if (rest & (rest - 1))
-		return put(put(p, head | MASK_FULL), mask);
-	p = put(p, head | (rest ? MASK_TWO : MASK_ONE));
+		return varint_put(varint_put(p, head | MASK_FULL), mask);
+	p = varint_put(p, head | (rest ? MASK_TWO : MASK_ONE));
 	*p++ = (uint8_t)__builtin_ctzll(other);
 	if (rest)
 		*p++ = (uint8_t)__builtin_ctzll(rest);
@@ -529,7 +448,7 @@ static uint8_t *put_record(struct pcptune_encoder *enc, const struct pcptune_cpu
 	p = put_record_head(p, step, mask, expected_mask);
 	last->mask = enc->mask = mask;
 	for (mask &= ~(UINT64_C(1) << F_hold_raw); mask; mask &= mask - 1)
-		p = put(p, d[__builtin_ctzll(mask)]);
+		p = varint_put(p, d[__builtin_ctzll(mask)]);
 	return p;
 }
 
@@ -654,7 +573,7 @@ struct pcptune_decoder {
 	uint32_t *records;	  /* [n_cpus] indexes with a record in this sample */
 	uint32_t n_records;
 	uint64_t mask;
-	struct input in;
+	struct varint_input in;
 	struct clocks clocks;
 	struct pcptune_sample sample;
 	bool begun, damaged;
@@ -700,7 +619,7 @@ void decoder_free(struct pcptune_decoder *dec)
 
 void decoder_begin(struct pcptune_decoder *dec, const uint8_t *data, size_t len)
 {
-	dec->in = (struct input){data, len ? data + len : data, false};
+	dec->in = (struct varint_input){data, len ? data + len : data, false};
 	dec->begun = dec->damaged = false;
 }
 
@@ -718,12 +637,12 @@ static bool read_chunk_head(struct pcptune_decoder *dec)
 	if (*dec->in.p++ != CODEC_VERSION)
 		return false;
 	for (int g = 0; g < N_GROUPS; g++) {
-		sizes[g] = get(&dec->in);
+		sizes[g] = varint_get(&dec->in);
 		if (sizes[g] > 64)
 			return false;
 		sum += sizes[g];
 	}
-	if (get(&dec->in) != dec->n_cpus || dec->in.bad || sum > 64)
+	if (varint_get(&dec->in) != dec->n_cpus || dec->in.bad || sum > 64)
 		return false;
 	dec->n_fields = 0;
 	map_group(dec, F_count + 1, 0, F_count + 1);
@@ -747,13 +666,13 @@ static bool read_sample_head(struct pcptune_decoder *dec, uint32_t *ret_records)
 {
 	struct clocks *c = &dec->clocks;
 	struct pcptune_sample *s = &dec->sample;
-	uint64_t present = get(&dec->in), d[7] = {0};
+	uint64_t present = varint_get(&dec->in), d[7] = {0};
 
 	if (present > P_ALL)
 		return false;
 	for (unsigned i = 0; i < sizeof(d) / sizeof(d[0]); i++)
 		if (present >> i & 1)
-			d[i] = get(&dec->in);
+			d[i] = varint_get(&dec->in);
 	if (dec->in.bad || d[4] > dec->n_cpus || d[6] > UINT32_MAX)
 		return false;
 	c->seq += d[0] + 1;
@@ -781,7 +700,7 @@ static bool read_mask(struct pcptune_decoder *dec, unsigned code, uint64_t *mask
 	uint64_t bit;
 
 	if (code == MASK_FULL)
-		*mask = get(&dec->in);
+		*mask = varint_get(&dec->in);
 	for (unsigned i = 0; code != MASK_FULL && i < code; i++) {
 		if (dec->in.p >= dec->in.end || (bit = *dec->in.p++) >= 64)
 			return false;
@@ -839,7 +758,7 @@ static bool read_record(struct pcptune_decoder *dec, uint32_t index, unsigned co
 	for (mask &= ~UINT64_C(1); mask; mask &= mask - 1) {
 		unsigned field = dec->fields[__builtin_ctzll(mask)];
 
-		v = get(&dec->in);
+		v = varint_get(&dec->in);
 		if (field != FIELD_SKIP)
 			d[field] = v;
 	}
@@ -860,7 +779,7 @@ static bool read_records(struct pcptune_decoder *dec, uint32_t n, bool first)
 	uint32_t next = 0;
 
 	for (uint32_t k = 0; k < n; k++) {
-		uint64_t head = get(&dec->in);
+		uint64_t head = varint_get(&dec->in);
 		uint64_t index = next + (head >> 2);
 
 		if (dec->in.bad || head >> 34 || index >= dec->n_cpus)

@@ -7,6 +7,7 @@
  * null: no number where there is none.
  */
 #include "cli/cli.h"
+#include "cli/combine.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -47,8 +48,7 @@ const struct cli_option options_eval[] = {
 
 struct plan {
 	const struct args *a;
-	char *names[POLICIES_MAX];
-	struct policy_module *modules[POLICIES_MAX];
+	struct combine_policy policies[POLICIES_MAX];
 	size_t n_policies;
 	struct grid_job *jobs;
 	size_t n, room;
@@ -64,44 +64,16 @@ static int load_policies(struct plan *p, char *list)
 	for (char *w = strtok_r(list, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
 		if (p->n_policies == POLICIES_MAX)
 			return cli_usage_error("--policy: at most %u policies", POLICIES_MAX);
-		if (policy_load(w, p->a->policy_path, &p->modules[p->n_policies], why))
+		if (policy_load(w, p->a->policy_path, &p->policies[p->n_policies].module, why))
 			return cli_error("%s", why);
-		p->names[p->n_policies++] = w;
+		p->policies[p->n_policies++].word = w;
 	}
 	return p->n_policies ? -1 : cli_usage_error("--policy: a list of policies is needed");
 }
 
-/* The policy that a --set is for; *ret_key: what stands after "NAME.". */
-static struct policy_module *policy_of(const struct plan *p, const char *set, const char **ret_key)
+static int add_job(void *cookie, const struct combine_policy *policy, const int64_t *params)
 {
-	for (size_t i = 0; i < p->n_policies; i++) {
-		size_t n = strlen(p->names[i]);
-
-		if (!strncmp(set, p->names[i], n) && set[n] == '.') {
-			*ret_key = set + n + 1;
-			return p->modules[i];
-		}
-	}
-	return NULL;
-}
-
-static int check_sets(const struct plan *p)
-{
-	const char *key;
-
-	for (size_t i = 0; i < p->a->set.n; i++) {
-		const char *s = p->a->set.item[i], *eq = strchr(s, '=');
-
-		if (!eq || !eq[1] || !memchr(s, '.', (size_t)(eq - s)))
-			return cli_usage_error("--set \"%s\": not POLICY.KEY=VALUE,...", s);
-		if (!policy_of(p, s, &key))
-			return cli_usage_error("--set \"%s\": its policy is not in --policy", s);
-	}
-	return -1;
-}
-
-static int add_job(struct plan *p, struct policy_module *m, const int64_t *params)
-{
+	struct plan *p = cookie;
 	struct grid_job *grown;
 
 	if (p->n == JOBS_MAX)
@@ -114,57 +86,17 @@ static int add_job(struct plan *p, struct policy_module *m, const int64_t *param
 		p->room = p->room ? 2 * p->room : 16;
 	}
 	memset(&p->jobs[p->n], 0, sizeof(p->jobs[0]));
-	p->jobs[p->n].module = m;
+	p->jobs[p->n].module = policy->module;
 	memcpy(p->jobs[p->n++].params, params, POLICY_MAX_PARAMS * sizeof(*params));
 	return -1;
 }
 
-/* "generation" is what people call the rules of the lists. */
-static const char *param_name(const struct policy_module *m, const char *key)
-{
-	bool has = false;
-
-	for (uint32_t i = 0; i < policy_desc(m)->n_params; i++)
-		has = has || !strcmp(policy_param(m, i)->name, key);
-	return !has && !strcmp(key, "generation") ? "rules" : key;
-}
-
-/* All combinations of the --set of one policy from number `from` on. */
-static int combine(struct plan *p, struct policy_module *m, int64_t *params, size_t from)
-{
-	char key[64], values[512], why[POLICY_WHY], *save = NULL;
-	const char *rest = NULL, *eq;
-	int r = -1;
-
-	while (from < p->a->set.n && policy_of(p, p->a->set.item[from], &rest) != m)
-		from++;
-	if (from == p->a->set.n)
-		return add_job(p, m, params);
-	eq = strchr(rest, '=');
-	snprintf(key, sizeof(key), "%.*s", (int)(eq - rest), rest);
-	if (snprintf(values, sizeof(values), "%s", eq + 1) >= (int)sizeof(values))
-		return cli_usage_error("--set \"%.40s...\": too long", rest);
-	for (char *v = strtok_r(values, ",", &save); v && r < 0; v = strtok_r(NULL, ",", &save)) {
-		int64_t copy[POLICY_MAX_PARAMS];
-
-		memcpy(copy, params, sizeof(copy));
-		if (policy_params_set(m, copy, param_name(m, key), v, why))
-			return cli_usage_error("%s", why);
-		r = combine(p, m, copy, from + 1);
-	}
-	return r;
-}
-
 static int make_plan(struct plan *p)
 {
-	int r = check_sets(p);
+	int r = combine_check(&p->a->set, p->policies, p->n_policies, "--policy");
 
-	for (size_t i = 0; r < 0 && i < p->n_policies; i++) {
-		int64_t params[POLICY_MAX_PARAMS] = {0};
-
-		policy_params_default(p->modules[i], params);
-		r = combine(p, p->modules[i], params, 0);
-	}
+	for (size_t i = 0; r < 0 && i < p->n_policies; i++)
+		r = combine_each(&p->a->set, &p->policies[i], add_job, p);
 	return r;
 }
 
@@ -259,28 +191,6 @@ static int print_json(const struct plan *p)
 
 /* ---- text ---- */
 
-/* What differs from the defaults. */
-static void params_text(const struct grid_job *j, char *buf, size_t n)
-{
-	int64_t def[POLICY_MAX_PARAMS];
-	size_t at = 0;
-
-	buf[0] = '\0';
-	policy_params_default(j->module, def);
-	for (uint32_t i = 0; i < policy_desc(j->module)->n_params && at < n; i++) {
-		const struct pcptune_param *q = policy_param(j->module, i);
-		int64_t v = j->params[i];
-
-		if (v == def[i])
-			continue;
-		at += (size_t)snprintf(buf + at, n - at, "%s%s=", at ? " " : "", q->name);
-		if (at < n && q->type == PCPTUNE_PARAM_ENUM)
-			at += (size_t)snprintf(buf + at, n - at, "%s", q->choices[v]);
-		else if (at < n)
-			at += (size_t)snprintf(buf + at, n - at, "%" PRId64, v);
-	}
-}
-
 static void count_cell(struct text_table *t, uint64_t v)
 {
 	char n[32];
@@ -301,7 +211,7 @@ static void print_row(struct text_table *t, const struct grid_job *j)
 	const struct closed_result *r = &j->r;
 	char params[256];
 
-	params_text(j, params, sizeof(params));
+	combine_text(j->module, j->params, params, sizeof(params));
 	text_table_cell(t, "%s", policy_desc(j->module)->name);
 	text_table_cell(t, "%s", params);
 	if (j->error) {
@@ -417,7 +327,7 @@ int cmd_eval(int argc, char **argv)
 	if (r < 0)
 		r = run(&p);
 	for (size_t i = 0; i < POLICIES_MAX; i++)
-		policy_unref(p.modules[i]);
+		policy_unref(p.policies[i].module);
 	free(p.jobs);
 	free(list);
 	return r;

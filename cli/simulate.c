@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `pcptune simulate`: generations of the list rules on a simulated machine, as a table; with
- * --published beside what was published of them.
+ * `pcptune simulate`: generations of the list rules, and policies, on a simulated machine, as a
+ * table; with --published beside what was published.
  *
  * Each (row, seed) is a simulation of its own; as many run beside each other as there are CPUs, and
  * results are put where they belong, so the output does not depend on who was first. Speed is said
@@ -18,19 +18,20 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "cli/cli.h"
-#include "eval/sim/published.h"
-#include "eval/sim/sim.h"
+#include "cli/combine.h"
+#include "cli/simulate.h"
 #include "eval/sim/workload.h"
 #include "lib/text.h"
 
-#define ROWS_MAX    64u
-#define SEEDS_MAX   100
-#define THREADS_MAX 64
+#define ROWS_MAX     64u
+#define POLICIES_MAX 32u
+#define SEEDS_MAX    100
+#define THREADS_MAX  64
 
 struct args {
-	const char *workload, *rows, *json;
-	int64_t cpus, seed, seeds;
+	const char *workload, *rows, *json, *policy_path;
+	struct cli_list set;
+	int64_t cpus, seed, seeds, budget;
 	bool published;
 };
 
@@ -38,61 +39,56 @@ const struct cli_option options_simulate[] = {
 	{"workload", 'w', "NAME", "what the CPUs do: a name, or a file", cli_set_string,
 	 offsetof(struct args, workload)},
 	{"cpus", 'c', "N", "number of CPUs, 1 to 1024", cli_set_i64, offsetof(struct args, cpus)},
-	{"rows", 'r', "NAMES", "generations, separated by commas; the first is the base",
-	 cli_set_string, offsetof(struct args, rows)},
+	{"rows", 'r', "NAMES", "generations and policies; the first is the base", cli_set_string,
+	 offsetof(struct args, rows)},
+	{"set", 0, "A.KEY=V,...", "values of a policy's parameter, each a row; may repeat",
+	 cli_set_list, offsetof(struct args, set)},
+	{"budget", 'b', "PAGES", "bound of the sum of high that policies give", cli_set_i64,
+	 offsetof(struct args, budget)},
 	{"seeds", 'n', "K", "how many seeds, 1 to 100", cli_set_i64, offsetof(struct args, seeds)},
 	{"seed", 's', "N", "first seed", cli_set_i64, offsetof(struct args, seed)},
 	{"published", 'p', NULL, "the published rows beside what was published", cli_set_flag,
 	 offsetof(struct args, published)},
+	CLI_OPT_POLICY_PATH(struct args, policy_path),
 	{"json", 'j', "FILE", "JSON for programs, to a file", cli_set_string,
 	 offsetof(struct args, json)},
 	{0},
 };
 
-struct row {
-	const char *name;
-	uint32_t rules;
-	struct sim_result *seed; /* one for each seed */
-};
-
-enum { HELD_MEAN = SIM_METRICS, HELD_PEAK, N_VALUES };
-static const char *const value_names[N_VALUES] = {"build_time",	     "lock_contend",
-						  "free_high",	     "alloc_zone",
-						  "pages_held_mean", "pages_held_peak"};
-
-struct value {
-	double mean, spread; /* spread: largest minus least of the seeds */
-};
-
-struct job {
-	const struct args *a;
-	const struct sim_workload *w;
-	struct row *rows;
-	uint32_t n_rows;
-	atomic_uint next;
-	atomic_int error;
-};
+const char *const simulate_names[SIMULATE_VALUES] = {
+	"build_time",	   "lock_contend",    "free_high", "alloc_zone",
+	"pages_held_mean", "pages_held_peak", "decisions"};
 
 /* ---- running ---- */
 
 static void *worker(void *arg)
 {
-	struct job *j = arg;
-	uint32_t n = j->n_rows * (uint32_t)j->a->seeds, i;
+	struct simulate_job *j = arg;
+	uint32_t n = j->n_rows * j->n_seeds, i;
 
 	while ((i = atomic_fetch_add(&j->next, 1)) < n) {
-		uint32_t seed = i % (uint32_t)j->a->seeds;
-		struct row *r = &j->rows[i / (uint32_t)j->a->seeds];
-		int e = sim_run(j->w, (uint32_t)j->a->cpus, r->rules, (uint64_t)j->a->seed + seed,
-				&r->seed[seed]);
+		uint32_t seed = i % j->n_seeds;
+		struct simulate_row *r = &j->rows[i / j->n_seeds];
+		char why[SIM_RUN_WHY] = "";
+		struct sim_setup setup = {.w = j->w,
+					  .cpus = j->cpus,
+					  .seed = j->seed + seed,
+					  .rules = r->rules,
+					  .module = r->module,
+					  .params = r->params,
+					  .budget = j->budget};
+		int e = sim_run(&setup, &r->seed[seed], why);
 
+		/* of one seed: the others fare alike, and only one may write */
+		if (!seed)
+			memcpy(r->why, why, sizeof(why));
 		if (e)
 			atomic_store(&j->error, e);
 	}
 	return NULL;
 }
 
-static int run_all(struct job *j)
+static int run_all(struct simulate_job *j)
 {
 	pthread_t t[THREADS_MAX];
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -126,22 +122,25 @@ static double value_of(const struct sim_result *r, const struct sim_result *base
 		return base->alloc_zone
 			       ? 100.0 * (double)r->alloc_zone * work / (double)base->alloc_zone
 			       : 0;
-	case HELD_MEAN:
+	case SIMULATE_HELD_MEAN:
 		return r->held_mean;
-	default:
+	case SIMULATE_HELD_PEAK:
 		return (double)r->held_peak;
+	default:
+		return (double)r->decisions;
 	}
 }
 
-static struct value value(const struct job *j, const struct row *r, int which)
+struct simulate_value simulate_value(const struct simulate_job *j, const struct simulate_row *r,
+				     int which)
 {
-	struct value v = {0};
+	struct simulate_value v = {0};
 	double least = INFINITY, most = -INFINITY;
 
-	for (int64_t i = 0; i < j->a->seeds; i++) {
+	for (uint32_t i = 0; i < j->n_seeds; i++) {
 		double x = value_of(&r->seed[i], &j->rows[0].seed[i], which);
 
-		v.mean += x / (double)j->a->seeds;
+		v.mean += x / (double)j->n_seeds;
 		least = x < least ? x : least;
 		most = x > most ? x : most;
 	}
@@ -149,21 +148,13 @@ static struct value value(const struct job *j, const struct row *r, int which)
 	return v;
 }
 
-static const struct row *row_of(const struct job *j, uint32_t rules)
-{
-	for (uint32_t i = 0; i < j->n_rows; i++)
-		if (j->rows[i].rules == rules)
-			return &j->rows[i];
-	return NULL;
-}
-
 /* ---- the table ---- */
 
-static int print_table(const struct job *j)
+static int print_table(const struct simulate_job *j)
 {
-	static const char *const titles[] = {"rules",	  "build time", "lock contend%",
-					     "free_high", "alloc_zone", "pages held",
-					     "held peak", "+- contend", "+- alloc"};
+	static const char *const titles[] = {
+		"row",	      "build time", "lock contend%", "free_high",  "alloc_zone",
+		"pages held", "held peak",  "decisions",     "+- contend", "+- alloc"};
 	struct text_table *t = text_table_new();
 
 	if (!t)
@@ -172,145 +163,24 @@ static int print_table(const struct job *j)
 		text_table_column(t, titles[i], i ? '>' : '<');
 	for (uint32_t i = 0; i < j->n_rows; i++) {
 		text_table_cell(t, "%s", j->rows[i].name);
-		for (int k = 0; k < N_VALUES; k++)
+		for (int k = 0; k < SIMULATE_VALUES; k++)
 			text_table_cell(t,
-					k >= HELD_MEAN		? "%.0f"
+					k >= SIMULATE_HELD_MEAN ? "%.0f"
 					: k == SIM_LOCK_CONTEND ? "%.2f"
 								: "%.1f",
-					value(j, &j->rows[i], k).mean);
-		text_table_cell(t, "%.2f", value(j, &j->rows[i], SIM_LOCK_CONTEND).spread);
-		text_table_cell(t, "%.1f", value(j, &j->rows[i], SIM_ALLOC_ZONE).spread);
+					simulate_value(j, &j->rows[i], k).mean);
+		text_table_cell(t, "%.2f", simulate_value(j, &j->rows[i], SIM_LOCK_CONTEND).spread);
+		text_table_cell(t, "%.1f", simulate_value(j, &j->rows[i], SIM_ALLOC_ZONE).spread);
 		text_table_end_row(t);
 	}
 	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
-	return CLI_OK;
-}
-
-/* ---- published ---- */
-
-/* How far off a cell may be. */
-static double tolerance(const struct sim_published *p, int metric)
-{
-	bool tuned = p->value[SIM_LOCK_CONTEND] < 5;
-
-	return metric == SIM_BUILD_TIME	    ? 1.5
-	       : metric == SIM_LOCK_CONTEND ? (tuned ? 0.7 : 2.5)
-	       : metric == SIM_FREE_HIGH    ? 5
-					    : 6;
-}
-
-static double simulated(const struct job *j, const struct sim_published *p, int metric)
-{
-	uint32_t rules = 0;
-
-	pcptune_rules_parse(p->rules, &rules);
-	return value(j, row_of(j, rules), metric).mean;
-}
-
-struct score {
-	uint32_t cells, close, orders, held;
-};
-
-static int print_cells(const struct job *j, struct score *s)
-{
-	struct text_table *t = text_table_new();
-
-	if (!t)
-		return cli_error("no memory");
-	text_table_column(t, "posting", '<');
-	text_table_column(t, "row", '<');
-	text_table_column(t, "rules", '<');
-	for (int m = 0; m < SIM_METRICS; m++) {
-		text_table_column(t, value_names[m], '>');
-		text_table_column(t, "simulated", '>');
-	}
-	text_table_column(t, "parameters", '<');
-	for (size_t i = 0; i < SIM_N_PUBLISHED; i++) {
-		const struct sim_published *p = &sim_published[i];
-
-		text_table_cell(t, "%s", p->series);
-		text_table_cell(t, "%s", p->row);
-		text_table_cell(t, "%s", p->rules);
-		for (int m = 0; m < SIM_METRICS; m++) {
-			double x = simulated(j, p, m);
-			bool ok = fabs(x - p->value[m]) <= tolerance(p, m);
-
-			s->cells++;
-			s->close += ok;
-			text_table_cell(t, "%.1f", p->value[m]);
-			text_table_cell(t, "%.2f%s", x, ok ? "" : " !");
-		}
-		text_table_cell(t, "%s", p->fitted ? "fitted to it" : "row in view");
-		text_table_end_row(t);
-	}
-	text_table_print(t, stdout, text_colour(stdout));
-	text_table_free(t);
-	return CLI_OK;
-}
-
-static const struct sim_published *published(const char *series, const char *common)
-{
-	for (size_t i = 0; i < SIM_N_PUBLISHED; i++)
-		if (!strcmp(sim_published[i].series, series) &&
-		    !strcmp(sim_published[i].common, common))
-			return &sim_published[i];
-	return NULL;
-}
-
-static int sign(double x)
-{
-	return (x > 0) - (x < 0);
-}
-
-/* Pairs of rows that both postings put in the same order. */
-static void print_orders(const struct job *j, struct score *s)
-{
-	static const char *const rows[] = {"base", "p1", "p3", "p5", "p7", "last"};
-	const uint32_t n = sizeof(rows) / sizeof(rows[0]);
-
-	for (int m = 0; m < SIM_METRICS; m++)
-		for (uint32_t a = 0; a < n; a++)
-			for (uint32_t b = a + 1; b < n; b++) {
-				const struct sim_published *a2 = published("v2", rows[a]),
-							   *b2 = published("v2", rows[b]),
-							   *a3 = published("v3", rows[a]),
-							   *b3 = published("v3", rows[b]);
-				int d2 = sign(a2->value[m] - b2->value[m]);
-				bool ok;
-
-				if (!d2 || d2 != sign(a3->value[m] - b3->value[m]))
-					continue;
-				ok = sign(simulated(j, a2, m) - simulated(j, b2, m)) == d2 &&
-				     sign(simulated(j, a3, m) - simulated(j, b3, m)) == d2;
-				s->orders++;
-				s->held += ok;
-				if (!ok)
-					printf("not held: %s, %s %s %s\n", value_names[m], rows[a],
-					       d2 > 0 ? "above" : "below", rows[b]);
-			}
-}
-
-static int print_published(const struct job *j)
-{
-	struct score s = {0};
-	int r = print_cells(j, &s);
-
-	if (r != CLI_OK)
-		return r;
-	printf("\n! farther off than: build time 1.5, contention 2.5 (0.7 from p7 on), free_high "
-	       "5, "
-	       "alloc_zone 6\n");
-	print_orders(j, &s);
-	printf("cells within these bounds: %u of %u; orderings that both postings agree on, held: "
-	       "%u of %u\n",
-	       s.close, s.cells, s.held, s.orders);
 	return CLI_OK;
 }
 
 /* ---- JSON ---- */
 
-static int write_json(const struct job *j, double seconds)
+static int write_json(const struct simulate_job *j, const struct args *a, double seconds)
 {
 	json_t *o = json_object(), *rows = json_array();
 	uint64_t events = 0;
@@ -320,27 +190,27 @@ static int write_json(const struct job *j, double seconds)
 		json_t *row = json_object();
 
 		json_object_set_new(row, "row", json_string(j->rows[i].name));
-		for (int64_t k = 0; k < j->a->seeds; k++)
+		for (uint32_t k = 0; k < j->n_seeds; k++)
 			events += j->rows[i].seed[k].events;
-		for (int k = 0; k < N_VALUES; k++) {
-			struct value v = value(j, &j->rows[i], k);
+		for (int k = 0; k < SIMULATE_VALUES; k++) {
+			struct simulate_value v = simulate_value(j, &j->rows[i], k);
 
 			json_object_set_new(
-				row, value_names[k],
+				row, simulate_names[k],
 				json_pack("{s:f,s:f}", "mean", v.mean, "spread", v.spread));
 		}
 		json_array_append_new(rows, row);
 	}
-	json_object_set_new(o, "workload", json_string(j->a->workload));
-	json_object_set_new(o, "cpus", json_integer(j->a->cpus));
-	json_object_set_new(o, "seed", json_integer(j->a->seed));
-	json_object_set_new(o, "seeds", json_integer(j->a->seeds));
+	json_object_set_new(o, "workload", json_string(a->workload));
+	json_object_set_new(o, "cpus", json_integer(j->cpus));
+	json_object_set_new(o, "seed", json_integer((json_int_t)j->seed));
+	json_object_set_new(o, "seeds", json_integer(j->n_seeds));
 	json_object_set_new(o, "events", json_integer((json_int_t)events));
 	json_object_set_new(o, "events_per_second", json_real((double)events / seconds));
 	json_object_set_new(o, "rows", rows);
-	r = json_dump_file(o, j->a->json, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+	r = json_dump_file(o, a->json, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
 	json_decref(o);
-	return r ? cli_error("%s: %s", j->a->json, strerror(errno)) : CLI_OK;
+	return r ? cli_error("%s: %s", a->json, strerror(errno)) : CLI_OK;
 }
 
 /* ---- arguments ---- */
@@ -362,33 +232,116 @@ static const char *workload_path(const char *name, char *path)
 	return path;
 }
 
-static int add_row(struct job *j, const char *name)
-{
-	struct row *r = &j->rows[j->n_rows];
+struct plan {
+	const struct args *a;
+	struct simulate_job *j;
+	struct combine_policy policies[POLICIES_MAX];
+	size_t n_policies;
+};
 
-	if (j->n_rows == ROWS_MAX)
-		return cli_usage_error("more than %u rows", ROWS_MAX);
-	if (!pcptune_rules_parse(name, &r->rules))
-		return cli_usage_error("no generation \"%s\"; see `pcptune policies --generations`",
-				       name);
-	r->name = name;
-	r->seed = calloc((size_t)j->a->seeds, sizeof(*r->seed));
-	if (!r->seed)
-		return cli_error("no memory");
-	j->n_rows++;
+static struct simulate_row *new_row(struct plan *p, const char *name, const char *params)
+{
+	struct simulate_row *r = &p->j->rows[p->j->n_rows];
+
+	if (p->j->n_rows == ROWS_MAX) {
+		cli_error("more than %u rows", ROWS_MAX);
+		return NULL;
+	}
+	r->seed = calloc(p->j->n_seeds, sizeof(*r->seed));
+	if (!r->seed || asprintf(&r->name, "%s%s%s", name, *params ? " " : "", params) < 0) {
+		free(r->seed);
+		cli_error("no memory");
+		return NULL;
+	}
+	p->j->n_rows++;
+	return r;
+}
+
+static int add_combination(void *cookie, const struct combine_policy *policy, const int64_t *params)
+{
+	char text[256];
+	struct simulate_row *r;
+
+	combine_text(policy->module, params, text, sizeof(text));
+	r = new_row(cookie, policy_desc(policy->module)->name, text);
+	if (!r)
+		return CLI_ERROR;
+	r->module = policy->module;
+	memcpy(r->params, params, sizeof(r->params));
 	return -1;
 }
 
-static int add_rows(struct job *j, char *names)
+static int add_policy(struct plan *p, const char *word)
+{
+	struct combine_policy *policy = &p->policies[p->n_policies];
+	char why[POLICY_WHY];
+
+	if (p->n_policies == POLICIES_MAX)
+		return cli_usage_error("more than %u policies", POLICIES_MAX);
+	if (policy_load(word, p->a->policy_path, &policy->module, why)) {
+		if (strchr(word, '/'))
+			return cli_error("%s", why);
+		return cli_usage_error("no generation \"%s\" (see `pcptune policies "
+				       "--generations`), and %s",
+				       word, why);
+	}
+	policy->word = word;
+	p->n_policies++;
+	return combine_each(&p->a->set, policy, add_combination, p);
+}
+
+static int add_row(struct plan *p, const char *word)
+{
+	uint32_t rules;
+	struct simulate_row *r;
+
+	if (!pcptune_rules_parse(word, &rules))
+		return add_policy(p, word);
+	r = new_row(p, word, "");
+	if (!r)
+		return CLI_ERROR;
+	r->rules = rules;
+	return -1;
+}
+
+/* names: cut into words, which rows point into. */
+static int add_rows(struct plan *p, char *names)
 {
 	char *save = NULL;
 	int r = -1;
 
 	for (char *n = strtok_r(names, ",", &save); n && r < 0; n = strtok_r(NULL, ",", &save))
-		r = add_row(j, n);
-	if (r < 0 && !j->n_rows)
-		r = cli_usage_error("--rows needs names of generations");
+		r = add_row(p, n);
 	return r;
+}
+
+/* What was published, and every policy that is installed. */
+static char *default_rows(const struct args *a)
+{
+	char **names = NULL, *rows = strdup(SIMULATE_PUBLISHED_ROWS), *more;
+	size_t n = 0;
+
+	if (policy_list(a->policy_path, &names, &n))
+		return rows;
+	for (size_t i = 0; rows && i < n; i++) {
+		if (asprintf(&more, "%s,%s", rows, names[i]) < 0)
+			more = NULL;
+		free(rows);
+		rows = more;
+	}
+	policy_list_free(names, n);
+	return rows;
+}
+
+static char *rows_of(const struct args *a)
+{
+	char *rows;
+
+	if (!a->rows)
+		return default_rows(a);
+	if (!a->published)
+		return strdup(a->rows);
+	return asprintf(&rows, "%s,%s", SIMULATE_PUBLISHED_ROWS, a->rows) < 0 ? NULL : rows;
 }
 
 static int check(const struct args *a)
@@ -399,12 +352,23 @@ static int check(const struct args *a)
 		return cli_usage_error("--cpus is a number from 1 to %u", SIM_CPUS_MAX);
 	if (a->seeds < 1 || a->seeds > SEEDS_MAX)
 		return cli_usage_error("--seeds is a number from 1 to %d", SEEDS_MAX);
-	if (a->published && a->rows)
-		return cli_usage_error("--published has rows of its own; leave --rows out");
+	if (a->budget && a->budget < 4 * a->cpus)
+		return cli_usage_error("--budget is 4 pages for each CPU and more, or 0: none");
 	return -1;
 }
 
-static int simulate(struct job *j)
+/* Rows of policies that did not keep to the contract are no results. */
+static int broken(const struct simulate_job *j)
+{
+	int r = CLI_OK;
+
+	for (uint32_t i = 0; i < j->n_rows; i++)
+		if (j->rows[i].module && j->rows[i].why[0])
+			r = cli_error("%s: %s", j->rows[i].name, j->rows[i].why);
+	return r;
+}
+
+static int simulate(struct simulate_job *j, const struct args *a)
 {
 	struct timespec from, to;
 	double seconds;
@@ -412,21 +376,48 @@ static int simulate(struct job *j)
 
 	clock_gettime(CLOCK_MONOTONIC, &from);
 	r = run_all(j);
-	if (r)
-		return cli_error("%s", strerror(-r));
+	if (r) {
+		return broken(j) ? CLI_ERROR : cli_error("%s", strerror(-r));
+	}
 	clock_gettime(CLOCK_MONOTONIC, &to);
 	seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
-	r = j->a->published ? print_published(j) : print_table(j);
-	return r == CLI_OK && j->a->json ? write_json(j, seconds > 0 ? seconds : 1e-9) : r;
+	r = a->published ? simulate_print_published(j) : CLI_OK;
+	if (r == CLI_OK)
+		r = print_table(j);
+	if (r == CLI_OK && a->json)
+		r = write_json(j, a, seconds > 0 ? seconds : 1e-9);
+	return broken(j) ? CLI_ERROR : r;
+}
+
+static int plan_and_run(struct plan *p)
+{
+	char *names = rows_of(p->a);
+	int r = names ? add_rows(p, names) : cli_error("no memory");
+
+	if (r < 0 && !p->j->n_rows)
+		r = cli_usage_error("--rows needs names of generations or policies");
+	if (r < 0)
+		r = combine_check(&p->a->set, p->policies, p->n_policies, "--rows");
+	if (r < 0)
+		r = simulate(p->j, p->a);
+	for (uint32_t i = 0; i < p->j->n_rows; i++) {
+		free(p->j->rows[i].seed);
+		free(p->j->rows[i].name);
+	}
+	for (size_t i = 0; i < p->n_policies; i++)
+		policy_unref(p->policies[i].module);
+	free(names);
+	return r;
 }
 
 int cmd_simulate(int argc, char **argv)
 {
-	static struct row rows[ROWS_MAX];
+	static struct simulate_row rows[ROWS_MAX];
 	struct args a = {.cpus = 224, .seed = 1, .seeds = 2};
-	struct job j = {.a = &a, .rows = rows};
-	char path[PATH_MAX], why[SIM_WHY] = "", *names;
+	char path[PATH_MAX], why[SIM_WHY] = "";
 	struct sim_workload w;
+	struct simulate_job j = {.w = &w, .rows = rows};
+	struct plan p = {.a = &a, .j = &j};
 	struct cli_rest rest;
 	int r = cli_parse(argc, argv, &a, 0, 0, &rest);
 
@@ -436,15 +427,9 @@ int cmd_simulate(int argc, char **argv)
 		return r;
 	if (sim_workload_read(workload_path(a.workload, path), &w, why))
 		return cli_error("%s", why);
-	j.w = &w;
-	names = strdup(a.rows ? a.rows : "base,p1,p3,p5,p7,p9,p10,p7v3,g4");
-	if (!names)
-		return cli_error("no memory");
-	r = add_rows(&j, names);
-	if (r < 0)
-		r = simulate(&j);
-	for (uint32_t i = 0; i < j.n_rows; i++)
-		free(rows[i].seed);
-	free(names);
-	return r;
+	j.cpus = (uint32_t)a.cpus;
+	j.n_seeds = (uint32_t)a.seeds;
+	j.seed = (uint64_t)a.seed;
+	j.budget = (uint64_t)a.budget;
+	return plan_and_run(&p);
 }

@@ -53,7 +53,7 @@ const struct cli_verb cli_verbs[] = {
 	 "/floor, /static: pages moved, as multiples of the least possible and of the best fixed "
 	 "split\nof the same memory.\n",
 	 options_eval, cmd_eval, false},
-	{"simulate", "simulate a machine under generations of the list rules, as a table", "",
+	{"simulate", "simulate a machine under generations of the rules and policies, as a table", "",
 	 "Same workload, rows, CPUs and seed: the same table.\n", options_simulate, cmd_simulate,
 	 false},
 	{"version", "show the version of this program and of the daemon", "", NULL, options_version,

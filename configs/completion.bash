@@ -36,7 +36,7 @@ _pcptune() {
 	trace) opts="--output --json --help" ;;
 	curve) opts="--trace --db --target --from --to --cpu --batch --svg --socket --json --help" ;;
 	eval) opts="--trace --policy --set --budget --managed --threads --policy-path --json --help" ;;
-	simulate) opts="--workload --cpus --rows --seeds --seed --published --json --help" ;;
+	simulate) opts="--workload --cpus --rows --set --budget --seeds --seed --published --policy-path --json --help" ;;
 	version) opts="--socket --json --help" ;;
 	help) opts="--completion --json --help" ;;
 	esac
@@ -97,8 +97,11 @@ _pcptune() {
 	simulate:--workload | simulate:-w) kind=none ;;
 	simulate:--cpus | simulate:-c) kind=none ;;
 	simulate:--rows | simulate:-r) kind=none ;;
+	simulate:--set) kind=none ;;
+	simulate:--budget | simulate:-b) kind=none ;;
 	simulate:--seeds | simulate:-n) kind=none ;;
 	simulate:--seed | simulate:-s) kind=none ;;
+	simulate:--policy-path) kind=directory ;;
 	simulate:--json | simulate:-j) kind=file ;;
 	version:--socket | version:-s) kind=file ;;
 	esac

@@ -70,7 +70,7 @@ static int init(void *state, const struct pcptune_shape *shape, const int64_t *p
 
 	if (p[P_FRACTION] >= 1 && p[P_FRACTION] < (int64_t)PCPTUNE_HIGH_FRACTION)
 		return -EINVAL;
-	st->cpus = shape->host_cpus;
+	st->cpus = (shape->host_cpus + shape->n_zones - 1) / shape->n_zones;
 	return 0;
 }
 

@@ -82,7 +82,7 @@ static int init(void *state, const struct pcptune_shape *shape, const int64_t *p
 		return -EINVAL;
 	if (p[P_MIN] && p[P_MAX] && p[P_MIN] > p[P_MAX])
 		return -EINVAL;
-	st->cpus = shape->host_cpus;
+	st->cpus = (shape->host_cpus + shape->n_zones - 1) / shape->n_zones;
 	for (uint32_t i = 0; i < n; i++)
 		st->cpu[i].elapsed_us = (uint64_t)p[P_DECAY] * 1000 * i / n;
 	return 0;

@@ -78,6 +78,37 @@ static inline struct sim_drain sim_lists_drain(struct sim_lists *l, uint32_t lis
 	return d;
 }
 
+/* Other limits; what no longer fits, or has no list any more, goes to the zone. */
+static inline struct sim_drain sim_lists_limits(struct sim_lists *l,
+						const struct pcptune_rule_state *to)
+{
+	struct sim_drain d = {0}, part;
+	uint32_t lose = 0;
+
+	l->s.high = to->high;
+	l->s.high_min = to->high_min;
+	l->s.high_max = to->high_max;
+	l->s.batch = to->batch;
+	l->s.scale_max = to->scale_max;
+	if (l->s.rules != to->rules)
+		l->s.alloc_factor = l->s.free_count = 0;
+	l->s.rules = to->rules;
+	for (uint32_t i = 0; i < l->n; i++) {
+		lose = l->count[i] << l->order[i];
+		if (!lose || pcptune_rules_has_list(to->rules, l->order[i]))
+			continue;
+		part = sim_lists_drain(l, i, lose);
+		d.pages += part.pages;
+		d.holds += part.holds;
+	}
+	if (l->pages > to->high) {
+		part = sim_lists_drain(l, 0, l->pages - to->high);
+		d.pages += part.pages;
+		d.holds += part.holds;
+	}
+	return d;
+}
+
 /* Frees one block. */
 static inline struct sim_drain sim_lists_put(struct sim_lists *l, uint32_t list)
 {

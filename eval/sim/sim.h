@@ -14,6 +14,7 @@
 #define PCPTUNE_SIM_SIM_H
 
 #include <stdint.h>
+#include "policies/host.h"
 
 #define SIM_CPUS_MAX  1024u
 #define SIM_NODES_MAX 8u
@@ -60,15 +61,33 @@ struct sim_result {
 	uint64_t wait_ns; /* for zone locks */
 	uint64_t cpu_ns;
 	uint64_t alloc_pages, alloc_zone, free_zone, refills, drains, free_high, exits;
-	double held_mean; /* pages on lists, all CPUs, at ticks */
+	double held_mean; /* pages on lists, all CPUs, every 100 ms */
 	uint64_t held_peak;
+	/* of the whole time, with a policy: changes that were applied, answers that broke the
+	 * contract; pages that its changes drained are in free_zone */
+	uint64_t decisions, breaches;
+};
+
+#define SIM_RUN_WHY 512u
+
+/*
+ * One row of a table: a generation of the rules as the kernel would have it, or a policy of the
+ * daemon, which begins with g4, is asked every 100 ms, and decides on everything from then on.
+ */
+struct sim_setup {
+	const struct sim_workload *w;
+	uint32_t cpus;
+	uint64_t seed;
+	uint32_t rules;		      /* without a policy */
+	struct policy_module *module; /* NULL: none */
+	const int64_t *params;
+	uint64_t budget; /* for the sum of high that the policy gives; 0: none */
 };
 
 /*
- * Runs `cpus` CPUs under a generation of the rules. 0, or -EINVAL: more CPUs, nodes or a rule that
- * there are not; -ENOMEM.
+ * 0, or -EINVAL: more CPUs or nodes or another rule than there are; -ENOMEM; what the host says of
+ * the policy. why: SIM_RUN_WHY bytes, also for a policy that broke its contract and ran on.
  */
-int sim_run(const struct sim_workload *w, uint32_t cpus, uint32_t rules, uint64_t seed,
-	    struct sim_result *ret);
+int sim_run(const struct sim_setup *setup, struct sim_result *ret, char *why);
 
 #endif

@@ -95,6 +95,10 @@ def the_example_builds_in_the_source_tree_as_well():
     assert r.returncode == 0, r
     r = run([PCPTUNE, "policies", d + "/examples/policy/hello.so"])
     assert r.returncode == 0 and "hello" in r.stdout, r
+    r = run([PCPTUNE, "simulate", "--workload", "kbuild", "--cpus", "16", "--seeds", "1",
+             "--rows", "base,./examples/policy/hello.so", "--set", "hello.most=4096"], cwd=d)
+    row = re.search(r"^hello most=4096 +(\S+) +(\S+) +(\S+) +(\S+)", r.stdout, re.M)
+    assert r.returncode == 0 and row and 10 < float(row[4]) < 90, r
 
 
 @test

@@ -57,7 +57,7 @@ def the_json_has_every_key():
     assert j["cpus"] == 4 and j["seeds"] == 2 and [x["row"] for x in j["rows"]] == ["base", "p7"]
     for x in j["rows"]:
         assert set(x) == {"row", "build_time", "lock_contend", "free_high", "alloc_zone",
-                          "pages_held_mean", "pages_held_peak"}, x
+                          "pages_held_mean", "pages_held_peak", "decisions"}, x
         assert all(set(v) == {"mean", "spread"} and v["spread"] >= 0
                    for k, v in x.items() if k != "row")
     base = j["rows"][0]
@@ -85,6 +85,45 @@ def the_published_rows_stand_beside_what_was_published():
     assert r.stdout.count(" !") == cells - close, r.stdout
 
 
+def table(text):
+    """{row: [numbers]} of a printed table."""
+    rows = [re.split(r"  +", l.strip()) for l in text.splitlines()]
+    head = next(i for i, r in enumerate(rows) if r[:2] == ["row", "build time"])
+    return {r[0]: [float(x) for x in r[1:]] for r in rows[head + 1:] if len(r) == len(rows[head])}
+
+
+@test
+def policies_are_rows_beside_generations():
+    r = simulate("-w", short(2, 2), "-c", "8", "-r", "base,contention,static", "-n", "1",
+                 "--set", "static.high=367,4000", "--set", "static.rules=g3")
+    assert r.returncode == 0, r
+    rows = table(r.stdout)
+    base, grown = rows["base"], rows["contention"]
+    assert list(rows) == ["base", "contention", "static high=367 rules=g3",
+                          "static high=4000 rules=g3"], r.stdout
+    # the kernel of base, set by a policy: the same to the last digit, but for its decisions
+    same = rows["static high=367 rules=g3"]
+    assert base[:6] == same[:6] and base[6] == 0 and same[6] == 8, r.stdout
+    # so does the kernel's formula, which shares the memory of each zone among the CPUs of it
+    r = simulate("-w", short(2, 2), "-c", "8", "-r", "base,kernel,fraction", "-n", "1",
+                 "--set", "kernel.rules=g3", "--set", "fraction.rules=g3", "--set",
+                 "fraction.fraction=0")
+    kernel = table(r.stdout)
+    assert len({tuple(x[:6]) for x in kernel.values()}) == 1 and len(kernel) == 3, r
+    # longer lists save the way to the zone and hold more
+    assert grown[3] < base[3] and grown[4] > base[4] and grown[6] > 8, r.stdout
+
+
+@test
+def what_is_installed_is_in_the_table():
+    names = sorted(os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "policies/*.c"))
+                   if not os.path.basename(p).startswith("host"))
+    r = simulate("-w", short(), "-c", "4", "-n", "1")
+    assert r.returncode == 0, r
+    assert list(table(r.stdout)) == ["base", "p1", "p3", "p5", "p7", "p9", "p10", "p7v3", "g4",
+                                     *names], (names, r)
+
+
 @test
 def every_workload_that_comes_with_it_runs():
     names = [os.path.basename(p)[:-5]
@@ -93,8 +132,8 @@ def every_workload_that_comes_with_it_runs():
     page = open(os.path.join(ROOT, "docs/simulate.md")).read()
     for name in names:
         assert f"### {name}\n" in page, name
-        r = simulate("-w", name, "-c", "4", "-n", "1", "-r", "g0,g4")
-        rows = re.findall(r"^(g0|g4) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)", r.stdout, re.M)
+        r = simulate("-w", name, "-c", "4", "-n", "1", "-r", "base,g4")
+        rows = re.findall(r"^(base|g4) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)", r.stdout, re.M)
         assert r.returncode == 0 and len(rows) == 2, (name, r)
         # lists that tune themselves go to the zone less, whatever the CPUs do
         assert float(rows[1][4]) < float(rows[0][4]) == 100, (name, rows)
@@ -107,8 +146,12 @@ def wrong_words_are_refused():
                         (("-w", "kbuild", "-n", "0"), "1 to 100"),
                         (("-w", "kbuild", "-n", "101"), "1 to 100"),
                         (("-w", "kbuild", "-r", "base,g9"), 'no generation "g9"'),
-                        (("-w", "kbuild", "-r", ","), "names of generations"),
-                        (("-w", "kbuild", "-p", "-r", "g4"), "leave --rows out"),
+                        (("-w", "kbuild", "-r", "g9"), "no policy \"g9\""),
+                        (("-w", "kbuild", "-r", ","), "names of generations or policies"),
+                        (("-w", "kbuild", "--budget", "100"), "4 pages for each CPU"),
+                        (("-w", "kbuild", "-r", "static", "--set", "static"), "POLICY.KEY=VALUE"),
+                        (("-w", "kbuild", "-r", "g4", "--set", "static.high=9"), "not in --rows"),
+                        (("-w", "kbuild", "-r", "static", "--set", "static.hihg=9"), '"high"'),
                         (("-w", "kbuild", "word"), "")):
         r = simulate(*words)
         assert r.returncode == 2 and says in r.stderr and not r.stdout, (words, r)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The simulator: what goes in comes out, the same seed gives the same numbers, rules matter in the
- * direction they must, and workload files that are wrong are refused with file and line.
+ * direction they must, policies get true samples and records, and workload files that are wrong are
+ * refused with file and line.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -16,6 +17,8 @@
 #include <pcptune/rules.h>
 #include "eval/sim/sim.h"
 #include "eval/sim/workload.h"
+#include "policies/common.h"
+#include "policies/host_internal.h"
 
 static char *slurp(const char *name)
 {
@@ -70,10 +73,13 @@ static struct sim_workload kbuild(void)
 static struct sim_result run(const struct sim_workload *w, uint32_t cpus, uint32_t rules,
 			     uint64_t seed)
 {
+	struct sim_setup setup = {.w = w, .cpus = cpus, .rules = rules, .seed = seed};
+	char why[SIM_RUN_WHY] = "";
 	struct sim_result r;
 
 	memset(&r, 0xff, sizeof(r));
-	assert_int_equal(sim_run(w, cpus, rules, seed, &r), 0);
+	if (sim_run(&setup, &r, why))
+		fail_msg("%s", why);
 	return r;
 }
 
@@ -147,19 +153,223 @@ static void rules_matter(void **state)
 	assert_true(p7.held_mean > base.held_mean);
 }
 
+/* Generations without lists of high orders take such blocks from the zone, one by one. */
+static void orders_without_lists(void **state)
+{
+	struct sim_workload w = kbuild();
+	struct sim_result with, without;
+
+	(void)state;
+	with = run(&w, 8, PCPTUNE_RULES_G4, 2);
+	without = run(&w, 8, PCPTUNE_RULES_G4 | PCPTUNE_RULES_ORDER0, 2);
+	assert_true(without.free_high == 0 && with.free_high > 0);
+	assert_true(without.alloc_pages > 100000);
+	assert_true(without.alloc_zone >= without.free_zone);
+}
+
 static void wrong_machines(void **state)
 {
 	struct sim_workload w = kbuild();
 	struct sim_result r = {.events = 42};
+	const struct sim_setup good = {.w = &w, .cpus = 1, .rules = PCPTUNE_RULES_G4, .seed = 1};
+	struct sim_setup s = good;
+	char why[SIM_RUN_WHY];
 
 	(void)state;
-	assert_int_equal(sim_run(&w, 0, PCPTUNE_RULES_G4, 1, &r), -EINVAL);
-	assert_int_equal(sim_run(&w, SIM_CPUS_MAX + 1, PCPTUNE_RULES_G4, 1, &r), -EINVAL);
-	assert_int_equal(sim_run(&w, 1, 31, 1, &r), -EINVAL);
+	s.cpus = 0;
+	assert_int_equal(sim_run(&s, &r, why), -EINVAL);
+	s.cpus = SIM_CPUS_MAX + 1;
+	assert_int_equal(sim_run(&s, &r, why), -EINVAL);
+	s = good;
+	s.rules = 31;
+	assert_int_equal(sim_run(&s, &r, why), -EINVAL);
+	s = good;
 	w.nodes = SIM_NODES_MAX + 1;
-	assert_int_equal(sim_run(&w, 1, PCPTUNE_RULES_G4, 1, &r), -EINVAL);
+	assert_int_equal(sim_run(&s, &r, why), -EINVAL);
 	assert_int_equal(r.events, 42);
 }
+
+/* ---- a policy of this test ---- */
+
+enum { MODE_FIX, MODE_READ, MODE_BREAK };
+
+static const struct pcptune_param test_params[] = {
+	{"mode", PCPTUNE_PARAM_INT, 0, 0, 2, 0, "", "what to do", NULL}};
+static const struct pcptune_reason test_reasons[] = {{1, 0, "set", "set to {new}"},
+						     {2, 1, "read", "looked at"}};
+
+struct seen {
+	uint64_t samples, records, us;
+	struct {
+		int64_t at;				 /* net position */
+		uint64_t refilled, drained, from_us, us; /* what records should add up to */
+		uint64_t record_refilled, record_drained;
+		int64_t record_at;
+	} cpu[];
+};
+
+static size_t test_state_size(const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)p;
+	return sizeof(struct seen) +
+	       (size_t)shape->n_zones * shape->n_cpus * sizeof(((struct seen *)0)->cpu[0]);
+}
+
+static int test_init(void *state, const struct pcptune_shape *shape, const int64_t *p)
+{
+	(void)state;
+	(void)shape;
+	(void)p;
+	return 0;
+}
+
+/* Every record against the sums of the samples that it covers. */
+static int check_records(struct seen *seen, const struct pcptune_sample *s)
+{
+	for (uint32_t i = 0; i < s->n_cpus; i++) {
+		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
+
+		if (c->zone * (s->n_cpus / 2) + c->cpu != i)
+			return -EINVAL;
+		seen->cpu[i].at += (int64_t)(c->free_pages - c->free_direct) -
+				   (int64_t)(c->alloc_pages - c->alloc_direct);
+		seen->cpu[i].refilled += c->alloc_zone - c->alloc_direct;
+		seen->cpu[i].drained += c->free_zone - c->free_direct;
+	}
+	for (uint32_t k = 0; k < pcptune_sample_n_records(s); k++) {
+		const struct pcptune_record *r = pcptune_sample_record(s, k);
+
+		seen->records++;
+		seen->cpu[r->index].record_refilled += r->refilled;
+		seen->cpu[r->index].record_drained += r->drained;
+		if (seen->cpu[r->index].record_refilled != seen->cpu[r->index].refilled ||
+		    seen->cpu[r->index].record_drained != seen->cpu[r->index].drained)
+			return -ERANGE;
+		if (!r->band.n || pcptune_band_now(&r->band) != seen->cpu[r->index].at ||
+		    (seen->cpu[r->index].us && r->band.start != seen->cpu[r->index].record_at))
+			return -EDOM;
+		if (r->flags || r->dt_us != s->time_us - seen->cpu[r->index].us)
+			if (seen->cpu[r->index].us)
+				return -ETIME;
+		seen->cpu[r->index].us = s->time_us;
+		seen->cpu[r->index].record_at = pcptune_band_now(&r->band);
+	}
+	return 0;
+}
+
+static int test_decide(void *state, const struct pcptune_shape *shape, const int64_t *p,
+		       const struct pcptune_sample *s, struct pcptune_decision *d,
+		       const struct pcptune_host *host)
+{
+	struct seen *seen = state;
+
+	(void)shape;
+	(void)host;
+	d->reason = 2;
+	if (p[0] == MODE_BREAK && s->seq > 5)
+		return -EDOM;
+	if (++seen->samples != s->seq || (s->seq > 1 && s->dt_us != 100000))
+		return -EINVAL;
+	for (uint32_t i = 0; p[0] == MODE_FIX && i < s->n_cpus; i++) {
+		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
+
+		if (!c->high || c->high == 1000)
+			continue;
+		pcptune_decision_add(d, i, 1)->high = 1000;
+		d->changes[d->n_changes - 1].high_min = 1000;
+		d->changes[d->n_changes - 1].high_max = 1000;
+	}
+	return p[0] == MODE_READ ? check_records(seen, s) : 0;
+}
+
+static const struct pcptune_policy test_policy = {
+	PCPTUNE_POLICY_SIZES,
+	.name = "test",
+	.version = "1",
+	.summary = "a policy of a test",
+	.params = test_params,
+	.n_params = 1,
+	.reasons = test_reasons,
+	.n_reasons = 2,
+	.state_size = test_state_size,
+	.init = test_init,
+	.decide = test_decide,
+	.record_ms = 700,
+};
+
+static struct sim_result run_policy(const struct sim_workload *w, int64_t mode, uint64_t budget,
+				    char *why)
+{
+	struct policy_module *m = host_module_new(&test_policy, "/nowhere/test.so");
+	int64_t params[POLICY_MAX_PARAMS] = {mode};
+	struct sim_setup s = {
+		.w = w, .cpus = 8, .seed = 5, .module = m, .params = params, .budget = budget};
+	struct sim_result r;
+
+	assert_non_null(m);
+	if (sim_run(&s, &r, why))
+		fail_msg("%s", why);
+	policy_unref(m);
+	return r;
+}
+
+/* What a policy sets once is what a generation with these limits does, number for number. */
+static void a_policy_that_sets_once(void **state)
+{
+	struct sim_workload w = kbuild();
+	char why[SIM_RUN_WHY] = "";
+	struct sim_result a, b;
+
+	(void)state;
+	a = run_policy(&w, MODE_FIX, 0, why);
+	assert_int_equal(a.decisions, 8);
+	assert_int_equal(a.breaches, 0);
+	w.high_min = w.high_max = 1000;
+	w.tick_ns = 1000000000000; /* ticks find nothing to do */
+	b = run(&w, 8, PCPTUNE_RULES_G4, 5);
+	assert_int_equal(a.alloc_zone, b.alloc_zone);
+	assert_int_equal(a.free_zone, b.free_zone);
+	assert_int_equal(a.wait_ns, b.wait_ns);
+	assert_int_equal(a.work_ns, b.work_ns);
+	assert_int_equal(a.held_peak, b.held_peak);
+}
+
+/* The host bounds what is given, here as in the daemon. */
+static void the_budget_holds(void **state)
+{
+	struct sim_workload w = kbuild();
+	char why[SIM_RUN_WHY] = "";
+	struct sim_result r;
+
+	(void)state;
+	r = run_policy(&w, MODE_FIX, 8 * 500, why);
+	assert_true(r.held_peak < 8 * 500 + 8 * 63);
+}
+
+static void samples_and_records_are_true(void **state)
+{
+	struct sim_workload w = kbuild();
+	char why[SIM_RUN_WHY] = "";
+	struct sim_result r = run_policy(&w, MODE_READ, 0, why);
+
+	(void)state;
+	if (r.breaches)
+		fail_msg("%s", why);
+	assert_int_equal(r.decisions, 0);
+}
+
+static void a_broken_policy_is_benched(void **state)
+{
+	struct sim_workload w = kbuild();
+	char why[SIM_RUN_WHY] = "";
+	struct sim_result r = run_policy(&w, MODE_BREAK, 0, why);
+
+	(void)state;
+	assert_int_equal(r.breaches, 3);
+	assert_non_null(strstr(why, "policy \"test\""));
+}
+
+/* ---- workload files ---- */
 
 /* text with `from` replaced by `to`; *ret_line: of the replacement. */
 static char *changed(const char *text, const char *from, const char *to, unsigned *ret_line)
@@ -239,7 +449,12 @@ int main(void)
 		cmocka_unit_test(pages_are_kept),
 		cmocka_unit_test(waiting),
 		cmocka_unit_test(rules_matter),
+		cmocka_unit_test(orders_without_lists),
 		cmocka_unit_test(wrong_machines),
+		cmocka_unit_test(a_policy_that_sets_once),
+		cmocka_unit_test(the_budget_holds),
+		cmocka_unit_test(samples_and_records_are_true),
+		cmocka_unit_test(a_broken_policy_is_benched),
 		cmocka_unit_test(wrong_files),
 		cmocka_unit_test(missing_keys),
 	};

@@ -4,7 +4,7 @@
  *
  * What is where: `run` (one row a daemon start), `target` (one an attachment), `assignment` (a
  * policy with its version and parameters on a target), `sample` (chunks of packed samples with
- * plain totals), `decision` (one row for every change that was, or would have been, applied),
+ * plain totals), `record` (packed records of the band tracker), `decision` (one row for every change that was, or would have been, applied),
  * `nochange` (runs of "no change" answers), `event` (gaps, restarts, refusals, losses),
  * `counter_def`, `state` (policy state, so that a replay can begin in the middle). The schema and
  * its meaning are in docs/log.md and in the comments of lib/logstore.c.
@@ -26,8 +26,9 @@
 #include <stdint.h>
 #include <pcptune/policy.h>
 #include "lib/codec.h"
+#include "lib/records.h"
 
-#define LOGSTORE_SCHEMA 1
+#define LOGSTORE_SCHEMA 2
 
 struct logstore;
 
@@ -46,7 +47,8 @@ struct logstamp logstamp_now(void);
 
 /*
  * Opens for writing, creates parent directories (0700) and the file (0600), checks application id
- * and schema version before any write. A file of a newer schema: -EPROTONOSUPPORT. A damaged file
+ * and schema version before any write. A file of an older schema is brought up to this one, in one
+ * transaction, and read as it is by logstore_open_ro(). A file of a newer schema: -EPROTONOSUPPORT. A damaged file
  * is renamed to PATH.damaged-N and a new one begun; *ret_set_aside (may be NULL) then says so
  * (free() it). A file that is not a log of ours: -EINVAL, left alone. why: 256 bytes.
  */
@@ -109,6 +111,10 @@ int logstore_assignment_add(struct logstore *ls, struct log_assignment *a); /* s
  */
 int logstore_samples_add(struct logstore *ls, int64_t target, struct logstamp t,
 			 const struct chunk_totals *totals, const uint8_t *data, size_t len);
+
+/* Records that came with samples (lib/records.h), in the same transaction as those; w is not empty. */
+int logstore_records_add(struct logstore *ls, int64_t target, struct logstamp t,
+			 const struct records_writer *w);
 
 enum log_outcome {
 	LOG_JOURNALED = 0,  /* on disk, not yet written to the target */
@@ -189,6 +195,18 @@ int logstore_chunks(struct logstore *ls, int64_t target, uint64_t from,
 		    int (*cb)(const struct chunk_totals *totals, struct logstamp t,
 			      const uint8_t *data, size_t len, void *cookie),
 		    void *cookie);
+/* A row of records: as they came with samples (level 0), or merged over a minute or an hour. */
+struct log_records_row {
+	uint32_t level;
+	uint64_t seq_first, seq_last; /* samples */
+	uint64_t time_us;	      /* the latest end in it, CLOCK_BOOTTIME */
+	struct logstamp t;	      /* when it was written */
+};
+/* Rows of a target with seq_last >= from, oldest first: merged ones before those of level 0. */
+int logstore_records(struct logstore *ls, int64_t target, uint64_t from,
+		     int (*cb)(const struct log_records_row *row, const uint8_t *data, size_t len,
+			       void *cookie),
+		     void *cookie);
 /* Latest state of an assignment with seq <= before; -ENOENT: none. free() *ret_state. */
 int logstore_state_get(struct logstore *ls, int64_t assignment, uint64_t before, uint64_t *ret_seq,
 		       void **ret_state, size_t *ret_size);

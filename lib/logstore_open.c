@@ -372,6 +372,8 @@ static int open_rw(const char *path, const struct logstore_options *opt, struct 
 		rc = probe(ls);
 	if (rc == SQLITE_OK)
 		rc = settings(ls, opt);
+	if (rc == SQLITE_OK && version < LOGSTORE_SCHEMA)
+		rc = logstore_schema_upgrade(ls->db, version);
 	if (rc == SQLITE_OK)
 		rc = logstore_schema_refresh(ls->db);
 	*ret_rc = rc;
@@ -381,6 +383,8 @@ static int open_rw(const char *path, const struct logstore_options *opt, struct 
 		return r;
 	}
 	ls->writable = true;
+	ls->schema = LOGSTORE_SCHEMA;
+	ls->merged_bytes = -1;
 	*ret = ls;
 	return 0;
 }
@@ -489,7 +493,8 @@ int logstore_open_ro(const char *path, struct logstore **ret, char *why)
 		if (rc == SQLITE_OK)
 			rc = first_read(ls);
 	}
-	if (rc == SQLITE_OK && schema_version(ls->db) > LOGSTORE_SCHEMA) {
+	ls->schema = rc == SQLITE_OK ? schema_version(ls->db) : 0;
+	if (ls->schema > LOGSTORE_SCHEMA) {
 		destroy(ls);
 		return why_text(why, -EPROTONOSUPPORT, "%s: written by a newer version", path);
 	}

@@ -27,6 +27,16 @@ enum logstore_stmt {
 	ST_SAMPLE_MERGE,
 	ST_SAMPLE_OLDEST,
 	ST_SAMPLE_DELETE,
+	ST_SAMPLE_FIRST,
+	ST_RECORD_ADD,
+	ST_RECORD_OLDEST,
+	ST_RECORD_PARTS,
+	ST_RECORD_MERGED,
+	ST_RECORD_DELETE,
+	ST_RECORD_UNMERGE,
+	ST_RECORD_TRIM,
+	ST_RECORD_NEWEST,
+	ST_RECORD_BYTES,
 	ST_DECISION_ADD,
 	ST_DECISION_OUTCOME,
 	ST_DECISION_EFFECT,
@@ -51,13 +61,15 @@ struct logstore {
 	char *path;
 	char *wal_path;
 	bool writable;
+	int64_t schema; /* version of the file */
 	uint64_t max_bytes;
 	uint32_t busy_ms;
-	uint64_t wal_bytes; /* at which a checkpoint is due */
-	unsigned depth;	    /* nested transactions */
-	int broken;	    /* error that doomed the open transaction, 0: none */
-	bool trimming;	    /* between the upper and the lower mark of the size bound */
-	bool held_up;	    /* a reader keeps the journal from being emptied and it is too large */
+	uint64_t wal_bytes;   /* at which a checkpoint is due */
+	unsigned depth;	      /* nested transactions */
+	int broken;	      /* error that doomed the open transaction, 0: none */
+	bool trimming;	      /* between the upper and the lower mark of the size bound */
+	int64_t merged_bytes; /* packed records of levels 1 and 2; -1: to be counted */
+	bool held_up; /* a reader keeps the journal from being emptied and it is too large */
 	sqlite3_stmt *stmt[ST_N];
 	char error[512];
 };
@@ -83,5 +95,19 @@ int logstore_exec(struct logstore *ls, const char *sql);
 /* Makes every table in one transaction; fills counter_def. 0 or a sqlite code. */
 int logstore_schema_create(sqlite3 *db);
 int logstore_schema_refresh(sqlite3 *db);
+/* Brings a log of an older version up to this one, in one transaction. 0 or a sqlite code. */
+int logstore_schema_upgrade(sqlite3 *db, int64_t version);
+
+/* ---- logstore_records.c ---- */
+#define LOGSTORE_MINUTE_US 60000000LL
+/*
+ * Records of a level whose samples are gone from it are merged into the next one, or, of the last
+ * one, removed: bounded work, inside a transaction. Adds to *io_done the rows taken away.
+ */
+int logstore_records_follow(struct logstore *ls, int level, int *io_done);
+/* The same for merged records that take more than their share of the bound, whatever is left of their samples. */
+int logstore_records_bound(struct logstore *ls, int *io_done);
+/* Bytes of a column, malloc'ed; 0 or -ENOMEM. */
+int logstore_copy_blob(struct logstore *ls, sqlite3_stmt *st, int col, void **ret, size_t *ret_n);
 
 #endif

@@ -521,7 +521,7 @@ struct chunk_row {
 	size_t len;
 };
 
-static int copy_blob(struct logstore *ls, sqlite3_stmt *st, int col, void **ret, size_t *ret_n)
+int logstore_copy_blob(struct logstore *ls, sqlite3_stmt *st, int col, void **ret, size_t *ret_n)
 {
 	size_t n = (size_t)sqlite3_column_bytes(st, col);
 	void *copy = malloc(n ? n : 1);
@@ -579,7 +579,7 @@ static int chunk_step(struct logstore *ls, sqlite3_stmt *st, struct chunk_row *r
 	row->id = next(&c);
 	row->t = next_stamp(&c);
 	next_totals(&c, &row->c);
-	r = copy_blob(ls, st, c.i, (void **)&row->data, &row->len);
+	r = logstore_copy_blob(ls, st, c.i, (void **)&row->data, &row->len);
 	sqlite3_reset(st);
 	return r < 0 ? r : 1;
 }
@@ -625,7 +625,7 @@ int logstore_state_get(struct logstore *ls, int64_t assignment, uint64_t before,
 	logstore_bind(st, "ii", assignment, last);
 	rc = sqlite3_step(st);
 	if (rc == SQLITE_ROW) {
-		r = copy_blob(ls, st, 1, ret_state, ret_size);
+		r = logstore_copy_blob(ls, st, 1, ret_state, ret_size);
 		if (r == 0)
 			*ret_seq = (uint64_t)sqlite3_column_int64(st, 0);
 	} else {

@@ -6,6 +6,9 @@
  * that are u64 elsewhere are stored as the int64 with the same bits. docs/log.md explains each
  * column; a unit test compares it with this file.
  *
+ * Version 2 added the table `record`. What a version adds is in its list of steps, which brings an
+ * older log up to it; readers of an older log find nothing there.
+ *
  * A sample row of level 0 is a chunk of packed samples (data); levels 1 and 2 are the totals of a
  * minute and of an hour, without data. `bucket` is the beginning of that minute or hour.
  *
@@ -26,6 +29,16 @@
 	p "_scale_max" INT ", " p "_rules" INT
 #define EFFECT_COLUMNS(p) \
 	p "_alloc_pages" ZERO ", " p "_alloc_zone" ZERO ", " p "_wait_ns" ZERO ", " p "_held" ZERO
+
+#define RECORD_TABLE \
+	"CREATE TABLE record (id INTEGER PRIMARY KEY, " \
+	"target INTEGER NOT NULL REFERENCES target(id) ON DELETE CASCADE, " \
+	"level INTEGER NOT NULL CHECK (level BETWEEN 0 AND 2), bucket" INT ", boot_us" INT ", " \
+	"wall_us" INT ", seq_first" INT ", seq_last" INT ", n_records" INT ", time_us" INT ", " \
+	"data BLOB NOT NULL) STRICT", \
+	"CREATE INDEX record_target ON record(target, level, seq_last)", \
+	"CREATE INDEX record_level ON record(level)", \
+	"CREATE UNIQUE INDEX record_bucket ON record(target, level, bucket) WHERE level > 0",
 
 static const char *const schema[] = {
 	"CREATE TABLE run (id INTEGER PRIMARY KEY, version TEXT NOT NULL, config TEXT NOT NULL, "
@@ -58,6 +71,8 @@ static const char *const schema[] = {
 	"CREATE INDEX sample_target ON sample(target, level, seq_last)",
 	"CREATE INDEX sample_level ON sample(level)",
 	"CREATE UNIQUE INDEX sample_bucket ON sample(target, level, bucket) WHERE level > 0",
+
+	RECORD_TABLE
 
 	"CREATE TABLE outcome_def (id INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT",
 
@@ -93,6 +108,11 @@ static const char *const schema[] = {
 	"unit TEXT NOT NULL, line TEXT NOT NULL, para TEXT NOT NULL, "
 	"PRIMARY KEY (kind, id)) STRICT, WITHOUT ROWID",
 };
+
+static const char *const to_version_2[] = {RECORD_TABLE NULL};
+
+/* What brings a log from the version before to this one. */
+static const char *const *const steps[LOGSTORE_SCHEMA + 1] = {[2] = to_version_2};
 
 /* ---- counter_def: one row for each row of counters.def ---- */
 
@@ -186,6 +206,22 @@ int logstore_schema_create(sqlite3 *db)
 	return rc;
 }
 
+int logstore_schema_upgrade(sqlite3 *db, int64_t version)
+{
+	char done[64];
+	int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+
+	for (int64_t v = version + 1; v <= LOGSTORE_SCHEMA && rc == SQLITE_OK; v++)
+		for (const char *const *sql = steps[v]; *sql && rc == SQLITE_OK; sql++)
+			rc = sqlite3_exec(db, *sql, NULL, NULL, NULL);
+	snprintf(done, sizeof(done), "PRAGMA user_version = %d; COMMIT", LOGSTORE_SCHEMA);
+	if (rc == SQLITE_OK)
+		rc = sqlite3_exec(db, done, NULL, NULL, NULL);
+	if (rc != SQLITE_OK)
+		sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+	return rc;
+}
+
 /* ---- kept statements ---- */
 
 /* clang-format off */
@@ -248,6 +284,30 @@ const char *const logstore_sql[ST_N] = {
 		"SELECT id, target, boot_us, wall_us, " TOTALS_NAMES
 		" FROM sample INDEXED BY sample_level WHERE level = ?1 ORDER BY id LIMIT ?2",
 	[ST_SAMPLE_DELETE] = "DELETE FROM sample WHERE level = ?1 AND id <= ?2",
+	[ST_RECORD_ADD] =
+		"INSERT INTO record (target, level, bucket, boot_us, wall_us, seq_first, seq_last, "
+		"n_records, time_us, data) VALUES (" Q10 ")",
+	[ST_RECORD_OLDEST] =
+		"SELECT target, wall_us FROM record INDEXED BY record_level WHERE level = ?1 "
+		"ORDER BY id LIMIT 1",
+	[ST_RECORD_PARTS] =
+		"SELECT seq_last, boot_us, wall_us, data FROM record "
+		"WHERE target = ?1 AND level = ?2 ORDER BY seq_last, id",
+	[ST_RECORD_MERGED] =
+		"SELECT seq_last, boot_us, wall_us, data FROM record "
+		"WHERE target = ?1 AND level = ?2 AND level > 0 AND bucket = ?3",
+	[ST_RECORD_DELETE] =
+		"DELETE FROM record WHERE target = ?1 AND level = ?2 AND seq_last <= ?3",
+	[ST_RECORD_UNMERGE] =
+		"DELETE FROM record WHERE target = ?1 AND level = ?2 AND level > 0 AND bucket = ?3",
+	[ST_RECORD_TRIM] =
+		"DELETE FROM record WHERE id IN (SELECT id FROM record INDEXED BY record_level "
+		"WHERE level = 2 ORDER BY id LIMIT ?2) AND wall_us < ?1",
+	[ST_RECORD_NEWEST] =
+		"SELECT wall_us FROM record INDEXED BY record_level WHERE level = ?1 "
+		"ORDER BY id DESC LIMIT 1",
+	[ST_RECORD_BYTES] = "SELECT coalesce(sum(length(data)), 0) FROM record WHERE level > 0",
+	[ST_SAMPLE_FIRST] = "SELECT wall_us FROM sample WHERE level = ?1 ORDER BY id LIMIT 1",
 	[ST_DECISION_ADD] =
 		"INSERT INTO decision (target, assignment, seq, boot_us, wall_us, zone, cpu, "
 		"reason, reason_name, arg0, arg1, arg2, arg3, " LIMITS_NAMES("old") ", "

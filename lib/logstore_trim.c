@@ -5,7 +5,8 @@
  * Above the upper mark (about 3/4 of the bound; the rest is for the journal, into which a step of
  * trimming may write a copy of each page it changes) the oldest samples give way, in steps of
  * bounded work, until 7/8 of that mark is reached: raw chunks become totals of a minute, those
- * totals of an hour, those are deleted; then go policy states and no-change runs, ended targets
+ * totals of an hour, those are deleted, and records go with the samples they came with
+ * (logstore_records.c); then go policy states and no-change runs, ended targets
  * without decisions, events, and only when all that is gone the oldest decisions, which leaves an
  * event. Freed pages are used again, and what is free beyond 1/16 of the bound is given back to the
  * file system a little at a time.
@@ -29,7 +30,6 @@
 #define TRIM_CALL_ROWS 1000
 #define TRIM_ROWS      500
 #define VACUUM_PAGES   256
-#define MINUTE_US      60000000LL
 #define N_TOTALS       19
 #define FIRST_TOTAL    4 /* column of ST_SAMPLE_OLDEST */
 
@@ -174,7 +174,7 @@ static int merge_write(struct logstore *ls, int level, const struct bucket *b)
 /* Merges the oldest rows of a level into the next one; *ret_done: rows taken away. */
 static int merge(struct logstore *ls, int level, int *ret_done)
 {
-	int64_t period = level == 0 ? MINUTE_US : 60 * MINUTE_US;
+	int64_t period = level == 0 ? LOGSTORE_MINUTE_US : 60 * LOGSTORE_MINUTE_US;
 	struct merge *m = malloc(sizeof(*m));
 	int r;
 
@@ -222,10 +222,13 @@ static int trim_step(struct logstore *ls, int *ret_done)
 {
 	static const enum logstore_stmt order[] = {ST_STATE_TRIM, ST_NOCHANGE_TRIM, ST_TARGET_TRIM,
 						   ST_EVENT_TRIM, ST_DECISION_TRIM};
-	int r = 0, done = 0;
+	int done = 0, r = logstore_records_bound(ls, &done);
 
-	for (int level = 0; level < LOGSTORE_N_LEVELS && r == 0 && !done; level++)
+	for (int level = 0; level < LOGSTORE_N_LEVELS && r == 0 && !done; level++) {
 		r = merge(ls, level, &done);
+		if (r == 0)
+			r = logstore_records_follow(ls, level, &done);
+	}
 	if (r == 0 && done)
 		r = delete_oldest(ls, ST_STATE_TRIM, &(int){0});
 	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]) && r == 0 && !done; i++) {

@@ -211,7 +211,8 @@ int logstore_schema_upgrade(sqlite3 *db, int64_t version)
 	char done[64];
 	int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
 
-	for (int64_t v = version + 1; v <= LOGSTORE_SCHEMA && rc == SQLITE_OK; v++)
+	for (int64_t v = version < 1 ? 2 : version + 1; v <= LOGSTORE_SCHEMA && rc == SQLITE_OK;
+	     v++)
 		for (const char *const *sql = steps[v]; *sql && rc == SQLITE_OK; sql++)
 			rc = sqlite3_exec(db, *sql, NULL, NULL, NULL);
 	snprintf(done, sizeof(done), "PRAGMA user_version = %d; COMMIT", LOGSTORE_SCHEMA);

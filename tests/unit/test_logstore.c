@@ -512,7 +512,7 @@ static void test_newer_schema(void **state)
 	struct stat a, b;
 
 	(void)state;
-	assert_int_equal(sqlite3_exec(ls->db, "PRAGMA user_version = 2", NULL, NULL, NULL), 0);
+	assert_int_equal(sqlite3_exec(ls->db, "PRAGMA user_version = 3", NULL, NULL, NULL), 0);
 	logstore_close(ls);
 	assert_int_equal(stat(fx_path, &a), 0);
 	expect_refused(-EPROTONOSUPPORT, "newer version", false);
@@ -534,7 +534,7 @@ static void test_newer_schema_in_journal(void **state)
 	if (pid == 0) {
 		struct logstore *ls = fx_open(8 << 20);
 
-		sqlite3_exec(ls->db, "PRAGMA user_version = 2", NULL, NULL, NULL);
+		sqlite3_exec(ls->db, "PRAGMA user_version = 3", NULL, NULL, NULL);
 		_exit(0);
 	}
 	waitpid(pid, &st, 0);

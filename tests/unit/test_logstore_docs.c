@@ -89,7 +89,7 @@ static void test_tables(void **state)
 		tables++;
 	}
 	sqlite3_finalize(st);
-	assert_int_equal(tables, 10);
+	assert_int_equal(tables, 11);
 	logstore_close(ls);
 	fx_remove();
 }

@@ -18,6 +18,7 @@
 #include <string.h>
 #include "eval/closed.h"
 #include "eval/lists.h"
+#include "eval/recorder.h"
 
 #define IDLE_STEPS_MAX 3600u
 
@@ -43,6 +44,9 @@ struct loop {
 	struct loop_cpu *cpu;
 	struct pcptune_cpu *sample;
 	uint32_t *active;
+	uint32_t record_ms; /* of the policy; 0: no records, and none of the two below */
+	struct recorder *recorder;
+	struct pcptune_record *records;
 	uint64_t lock_free_ns;
 	uint64_t t0_ns, now_ns, last_us; /* of the first row, of the row now, of the last sample */
 	uint64_t seq, held;
@@ -130,6 +134,31 @@ static void fill_cpu(struct loop *loop, uint32_t i, uint64_t now_us)
 	memcpy(c->last_hold_ns, c->hold_ns, sizeof(c->hold_ns));
 }
 
+/* Records that are due, of the active CPUs of a sample. */
+static void fill_records(struct loop *loop, struct pcptune_sample *s)
+{
+	s->record_size = sizeof(*loop->records);
+	s->records = loop->records;
+	for (uint32_t k = 0; loop->record_ms && k < s->n_active; k++) {
+		uint32_t i = loop->active[k];
+		const struct lists *l = &loop->cpu[i].l;
+		struct recorder_moves m = {l->refills, l->alloc_zone - l->alloc_direct, l->drains,
+					   l->free_zone - l->free_direct};
+
+		s->n_records += recorder_cut(&loop->recorder[i], i, s->time_us, loop->record_ms, &m,
+					     &loop->records[s->n_records]);
+	}
+}
+
+static void note_position(struct loop *loop, uint32_t i)
+{
+	const struct lists *l = &loop->cpu[i].l;
+
+	if (loop->record_ms)
+		recorder_move(&loop->recorder[i], (int64_t)(l->free_pages - l->free_direct -
+							    l->alloc_pages + l->alloc_direct));
+}
+
 /* ---- decisions ---- */
 
 static void apply(struct loop *loop, const struct host_change *ch, uint64_t now_us)
@@ -188,6 +217,7 @@ static int step(struct loop *loop, uint64_t now_us, char *why)
 			loop->active[s.n_active++] = i;
 	}
 	s.cpu_us = s.dt_us * s.n_active;
+	fill_records(loop, &s);
 	loop->res->samples++;
 	r = policy_instance_decide(loop->pi, &s, &a, why);
 	loop->res->breaches += r == -EPROTO;
@@ -234,6 +264,8 @@ static int start(struct loop *loop, const struct trace_row *row, char *why)
 	loop->any = true;
 	loop->t0_ns = loop->now_ns = row->time_ns;
 	loop->last_us = us_of(row->time_ns) - CLOSED_INTERVAL_MS * 1000;
+	for (uint32_t i = 0; loop->record_ms && i < loop->s->n_cpus; i++)
+		recorder_begin(&loop->recorder[i], i, us_of(row->time_ns));
 	return step(loop, us_of(row->time_ns), why);
 }
 
@@ -252,6 +284,7 @@ static int on_row(struct loop *loop, const struct trace_row *row, char *why)
 	c->clock_ns = c->clock_ns > loop->now_ns ? c->clock_ns : loop->now_ns;
 	before = c->l.peak = c->l.pages;
 	lists_move(&c->l, row->order, row->blocks);
+	note_position(loop, row->cpu);
 	peak = loop->held - before + c->l.peak;
 	loop->res->held_peak = peak > loop->res->held_peak ? peak : loop->res->held_peak;
 	loop->held += c->l.pages - before;
@@ -376,20 +409,44 @@ static int new_instance(struct loop *loop, char *why)
 	return r;
 }
 
+static int alloc_loop(struct loop *loop)
+{
+	const struct closed_setup *s = loop->s;
+
+	loop->cpu = calloc(s->n_cpus, sizeof(*loop->cpu));
+	loop->sample = calloc(s->n_cpus, sizeof(*loop->sample));
+	loop->active = calloc(s->n_cpus, sizeof(*loop->active));
+	if (!loop->cpu || !loop->sample || !loop->active)
+		return -ENOMEM;
+	loop->record_ms = s->module ? recorder_wanted_ms(policy_desc(s->module)) : 0;
+	if (!loop->record_ms)
+		return 0;
+	loop->recorder = calloc(s->n_cpus, sizeof(*loop->recorder));
+	loop->records = calloc(s->n_cpus, sizeof(*loop->records));
+	return loop->recorder && loop->records ? 0 : -ENOMEM;
+}
+
+static void free_loop(struct loop *loop)
+{
+	free(loop->cpu);
+	free(loop->sample);
+	free(loop->active);
+	free(loop->recorder);
+	free(loop->records);
+}
+
 int closed_run(const struct closed_setup *s, struct closed_result *ret, char *why)
 {
 	struct closed_result res = {0};
 	struct loop loop = {.s = s, .res = &res};
-	int r = -ENOMEM;
+	int r;
 
 	closed_shape(s, &loop.shape);
-	loop.cpu = calloc(s->n_cpus, sizeof(*loop.cpu));
-	loop.sample = calloc(s->n_cpus, sizeof(*loop.sample));
-	loop.active = calloc(s->n_cpus, sizeof(*loop.active));
-	if (!loop.cpu || !loop.sample || !loop.active)
+	r = alloc_loop(&loop);
+	if (r)
 		snprintf(why, TRACE_WHY, "no memory");
-	else
-		r = s->module ? new_instance(&loop, why) : 0;
+	else if (s->module)
+		r = new_instance(&loop, why);
 	if (!r) {
 		first_limits(&loop);
 		r = all_rows(&loop, why);
@@ -398,9 +455,7 @@ int closed_run(const struct closed_setup *s, struct closed_result *ret, char *wh
 	pthread_mutex_lock(&plugin_lock);
 	policy_instance_free(loop.pi);
 	pthread_mutex_unlock(&plugin_lock);
-	free(loop.cpu);
-	free(loop.sample);
-	free(loop.active);
+	free_loop(&loop);
 	if (!r || r == -EBADMSG)
 		*ret = res;
 	return r;

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include "eval/grid.h"
 #include "eval/lists.h"
+#include "eval/recorder.h"
 
 static uint64_t random_state = 20261130;
 
@@ -383,10 +384,53 @@ static void held_pages_are_a_mean_over_time(void **state)
 	unlink(path);
 }
 
+/* Records follow each other without a hole: merged they are one tracker over everything. */
+static void records_leave_nothing_out(void **state)
+{
+	struct pcptune_band whole, merged;
+	struct recorder_moves m = {0}, sum = {0};
+	struct pcptune_record rec;
+	struct recorder r;
+	uint64_t t = 5000000, dt = 0, last = 0;
+	int64_t x = 0;
+	uint32_t n = 0;
+
+	(void)state;
+	recorder_begin(&r, 13, t);
+	pcptune_band_init(&whole);
+	pcptune_band_init(&merged);
+	pcptune_band_push(&whole, 0);
+	for (int i = 0; i < 5000; i++) {
+		x += (int64_t)below(400) - 200;
+		recorder_move(&r, x);
+		pcptune_band_push(&whole, x);
+		m.refills += below(2);
+		m.drained += below(50);
+		t += below(20000);
+		if (!recorder_cut(&r, 13, t, 1000, &m, &rec))
+			continue;
+		assert_true(n ? t - last >= 1000000 : t - 5000000 >= 400000); /* the 4th of 10 */
+		assert_true(rec.index == 13 && rec.flags == 0);
+		pcptune_band_merge(&merged, &rec.band);
+		dt += rec.dt_us;
+		sum.refills += rec.refills;
+		sum.drained += rec.drained;
+		assert_true(sum.refills == m.refills && sum.drained == m.drained);
+		assert_memory_equal(merged.s, whole.s, whole.n * sizeof(whole.s[0]));
+		assert_memory_equal(merged.count, whole.count, sizeof(whole.count));
+		assert_memory_equal(merged.sum, whole.sum, sizeof(whole.sum));
+		assert_int_equal(dt, t - 5000000);
+		last = t;
+		n++;
+	}
+	assert_true(n > 30);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(runs_do_what_single_calls_do),
+		cmocka_unit_test(records_leave_nothing_out),
 		cmocka_unit_test(one_list_follows_the_rules),
 		cmocka_unit_test(pages_are_neither_made_nor_lost),
 		cmocka_unit_test(fixed_values_of_batch_1_move_what_the_curve_says),

@@ -140,8 +140,8 @@ def bash_completes_targets_and_policies():
     assert complete("status", "") == [], "no daemon, no words, no message"
     assert complete("policy", "web", "st", socket=f.socket) == ["static"]
     assert complete("policies", "con") == complete("log", "-p", "con") == ["contention"]
-    assert complete("run", "--policy", "") == ["coldest", "contention", "fraction", "kernel", "learn",
-                                               "lowwater", "shuffle", "static"]
+    assert complete("run", "--policy", "") == ["coldest", "contention", "fraction", "kernel", "knee",
+                                               "learn", "lowwater", "shuffle", "static"]
 
 
 @test

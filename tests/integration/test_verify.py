@@ -4,7 +4,7 @@
 from harness import *
 
 FAULT = os.path.join(BENCH, "page_fault1")
-ALL = ("static", "kernel", "contention", "fraction", "shuffle", "lowwater", "coldest", "learn")
+ALL = ("static", "kernel", "contention", "fraction", "shuffle", "lowwater", "coldest", "learn", "knee")
 
 
 def logged(policy, *params, seconds=2):
@@ -39,6 +39,7 @@ def every_decision_of_every_policy_is_derived():
                            ("fraction", ()), ("shuffle", ("shuffle_ms=300", "hold_ms=300")),
                            ("lowwater", ("look_ms=200", "hold_ms=300")), ("coldest", ()),
                            ("learn", ("window_ms=200", "settle_ms=100", "worth_us=0")),
+                           ("knee", ()), ("knee", ("hold_ms=300", "short_ms=300", "long_ms=1000")),
                            ("contention", ("hold_ms=300", "decay_ms=100", "guard_permille=20", "guard_ms=200"))):
         db = logged(policy, *params)
         r, v = verify(db)

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include <pcptune/rules.h>
+#include "eval/recorder.h"
 #include "policies/host.h"
 
 #define MODEL_CPUS_MAX 130u
@@ -31,7 +32,10 @@ struct model_cpu {
 	int64_t in_use;
 	uint64_t settle_until;
 	uint64_t hold_ns; /* in this interval */
-	bool adopt;	  /* next is to be taken over */
+	int64_t position; /* pages freed less allocated */
+	struct recorder_moves moves;
+	struct recorder rec;
+	bool adopt; /* next is to be taken over */
 	struct limits next;
 	int direction;	  /* of the last change of high */
 	uint32_t turns;	  /* changes of direction */
@@ -42,7 +46,8 @@ struct model {
 	struct pcptune_shape shape;
 	struct policy_module *module;
 	struct policy_instance *pi;
-	uint64_t t, dt; /* us */
+	uint64_t t, dt;	    /* us */
+	uint32_t record_ms; /* of the policy; a test may switch records off with 0 */
 	uint64_t seq;
 	uint64_t cpu_us; /* of the target for each interval, 0: not known */
 	uint64_t decisions, sum_max;
@@ -53,6 +58,7 @@ struct model {
 	struct pcptune_cpu cpu[MODEL_CPUS_MAX];
 	struct model_cpu m[MODEL_CPUS_MAX];
 	uint32_t active[MODEL_CPUS_MAX];
+	struct pcptune_record record[MODEL_CPUS_MAX];
 };
 
 static inline void model_new(struct model *m, const char *policy, const char *params,
@@ -74,10 +80,13 @@ static inline void model_new(struct model *m, const char *policy, const char *pa
 	m->dt = 100000;
 	for (uint32_t i = 0; i < n_cpus; i++)
 		m->cpu[i].cpu = i;
+	for (uint32_t i = 0; i < n_cpus; i++)
+		recorder_begin(&m->m[i].rec, i, m->t);
 	if (policy_load(policy, NULL, &m->module, why) ||
 	    policy_params_parse(m->module, params, values, why) ||
 	    policy_instance_new(m->module, &m->shape, values, &m->pi, why))
 		fail_msg("%s", why);
+	m->record_ms = recorder_wanted_ms(policy_desc(m->module));
 }
 
 static inline void model_end(struct model *m)
@@ -113,6 +122,8 @@ static inline void model_alloc(struct model *m, uint32_t i, uint32_t pages)
 	struct model_cpu *c = &m->m[i];
 
 	model_use(m, i);
+	c->position -= pages;
+	recorder_move(&c->rec, c->position);
 	while (pages--) {
 		pcptune_rules_on_alloc(&c->st);
 		if (!c->count) {
@@ -122,6 +133,8 @@ static inline void model_alloc(struct model *m, uint32_t i, uint32_t pages)
 			m->cpu[i].alloc_zone += n;
 			m->alloc_zone += n;
 			m->cpu[i].refills++;
+			c->moves.refills++;
+			c->moves.refilled += n;
 			model_hold(m, i, &m->cpu[i].lock_alloc_taken, n);
 		}
 		c->count--;
@@ -136,6 +149,8 @@ static inline void model_free(struct model *m, uint32_t i, uint32_t pages)
 	struct model_cpu *c = &m->m[i];
 
 	model_use(m, i);
+	c->position += pages;
+	recorder_move(&c->rec, c->position);
 	while (pages--) {
 		bool free_high;
 		uint32_t n;
@@ -149,6 +164,8 @@ static inline void model_free(struct model *m, uint32_t i, uint32_t pages)
 		c->count -= n;
 		m->cpu[i].free_zone += n;
 		m->cpu[i].drains++;
+		c->moves.drains++;
+		c->moves.drained += n;
 		model_hold(m, i, &m->cpu[i].lock_free_taken, n);
 	}
 }
@@ -249,6 +266,18 @@ static inline uint64_t model_sum(const struct model *m)
 	return sum;
 }
 
+static inline void model_records(struct model *m, struct pcptune_sample *s)
+{
+	s->record_size = sizeof(m->record[0]);
+	s->records = m->record;
+	for (uint32_t k = 0; m->record_ms && k < s->n_active; k++) {
+		struct model_cpu *c = &m->m[m->active[k]];
+
+		s->n_records += recorder_cut(&c->rec, m->active[k], m->t, m->record_ms, &c->moves,
+					     &m->record[s->n_records]);
+	}
+}
+
 /* End of an interval: sample, decide, apply. */
 static inline void model_step(struct model *m)
 {
@@ -272,6 +301,7 @@ static inline void model_step(struct model *m)
 	s.cpus = m->cpu;
 	s.active = m->active;
 	s.n_active = n_active;
+	model_records(m, &s);
 	if (policy_instance_decide(m->pi, &s, &m->answer, why))
 		fail_msg("%s", why);
 	if (m->after)

@@ -226,8 +226,8 @@ static void test_what_is_held_is_left(void **state)
 /* Every policy under steady load with a guard: two changes of direction at most. */
 static void test_steady_with_a_guard(void **state)
 {
-	static const char *const policies[] = {"contention", "lowwater", "shuffle", "coldest",
-					       "learn"};
+	static const char *const policies[] = {"contention", "lowwater", "shuffle",
+					       "coldest",    "learn",	 "knee"};
 	static const uint32_t period[] = {250, 700, 3100};
 
 	(void)state;

@@ -51,6 +51,13 @@ static void trace_share(struct model *m)
 	}
 }
 
+/* The same as trace_fault, of a target that has no records. */
+static void trace_blind(struct model *m)
+{
+	m->record_ms = 0;
+	trace_fault(m);
+}
+
 /* CPUs that tune themselves, bursts and pauses, a stretch of idleness in one sample. */
 static void trace_burst(struct model *m)
 {
@@ -108,6 +115,11 @@ static const struct {
 	 trace_share},
 	{"contention-guard-burst", "contention", "hold_ms=2000 guard_permille=50 guard_ms=500",
 	 trace_burst},
+	{"knee-fault", "knee", "", trace_fault},
+	{"knee-flow", "knee", "", trace_flow},
+	{"knee-burst", "knee", "lambda=100 hold_ms=2000", trace_burst},
+	{"knee-share", "knee", "budget_permille=18", trace_share},
+	{"knee-records-off", "knee", "", trace_blind},
 	{"learn-fault", "learn", "window_ms=500 settle_ms=300", trace_fault},
 	{"learn-flow", "learn", "window_ms=500 settle_ms=300", trace_flow},
 	{"learn-burst", "learn", "window_ms=500 settle_ms=300 worth_us=1", trace_burst},

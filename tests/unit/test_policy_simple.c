@@ -323,8 +323,9 @@ static void test_fraction_settles(void **state)
 
 /* ---- all of them ---- */
 
-static const char *const all_policies[] = {"static",  "kernel",	  "contention", "fraction",
-					   "shuffle", "lowwater", "coldest",	"learn"};
+static const char *const all_policies[] = {"static",   "kernel",  "contention",
+					   "fraction", "shuffle", "lowwater",
+					   "coldest",  "learn",	  "knee"};
 #define N_POLICIES (sizeof(all_policies) / sizeof(all_policies[0]))
 
 static uint64_t seed = 1234567;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * lowwater, shuffle, coldest and learn in a closed loop, each through the same patterns: a CPU that
+ * lowwater, shuffle, coldest, learn and knee in a closed loop, each through the same patterns: a CPU that
  * misses is served, one that rests gives back where that is the policy's, the budget holds at every
  * step, and no CPU changes direction more than twice in ten minutes of steady load.
  */
@@ -10,7 +10,7 @@
 #define PER_SEC 10u
 #define TEN_MIN (600u * PER_SEC)
 
-static const char *const policies[] = {"lowwater", "shuffle", "coldest", "learn"};
+static const char *const policies[] = {"lowwater", "shuffle", "coldest", "learn", "knee"};
 #define N_POLICIES (sizeof(policies) / sizeof(policies[0]))
 
 static void assert_steady(const struct model *m, const char *policy, const char *what)

@@ -181,6 +181,7 @@ static void begin(struct model *m, const char *policy, const char *params)
 	if (logstore_open(db, &opt, &lg.ls, NULL, why))
 		fail_msg("%s", why);
 	model_new(m, policy, params, 3, 1048576);
+	m->record_ms = 0; /* a log without records */
 	m->after = after;
 	assert_int_equal(encoder_new(3, &lg.enc), 0);
 	assert_int_equal(logstore_run_begin(lg.ls, logstamp_now(), "test", "", &run), 0);
@@ -266,6 +267,7 @@ static void test_every_policy(void **state)
 		{"lowwater", "hold_ms=500 look_ms=200"},
 		{"coldest", "cold_ms=1000 budget_permille=20"},
 		{"learn", "window_ms=300 settle_ms=200 worth_us=0"},
+		{"knee", "hold_ms=500 budget_permille=20"},
 		{"contention", "hold_ms=500 decay_ms=200 guard_permille=50 guard_ms=500"},
 		{"lowwater", "hold_ms=500 look_ms=200 guard_permille=10 guard_ms=300"},
 	};

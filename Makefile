@@ -56,6 +56,7 @@ PRELOAD_SRC := $(wildcard allocator/preload*.c)
 LIB_SRC	    := $(wildcard lib/*.c)
 HOST_SRC    := $(wildcard policies/host*.c)
 POLICY_SRC  := $(filter-out $(HOST_SRC),$(wildcard policies/*.c))
+BUNDLED	    := $(patsubst policies/%.c,%,$(POLICY_SRC))
 EVAL_SRC    := $(wildcard eval/*.c eval/sim/*.c)
 DAEMON_SRC  := $(wildcard daemon/*.c)
 CLI_SRC	    := $(wildcard cli/*.c)
@@ -94,6 +95,12 @@ PATHS := $(if $(filter $(PREFIX)/lib,$(LIBDIR)),,$(LIBDIR)) $(SYSCONFDIR)
 $(B)/paths: FORCE
 	@mkdir -p $(@D)
 	@echo '$(PATHS)' | cmp -s - $@ || echo '$(PATHS)' > $@
+# Policies that are ours: the host has their names.
+$(B)/bundled: FORCE
+	@mkdir -p $(@D)
+	@echo '$(BUNDLED)' | cmp -s - $@ || echo '$(BUNDLED)' > $@
+$(call obj,policies/host_find.c): $(B)/bundled
+$(call obj,policies/host_find.c): CPPFLAGS += -DPCPTUNE_BUNDLED='"$(BUNDLED)"'
 FORCE:
 .PHONY: FORCE
 

@@ -204,6 +204,10 @@ void apply_change(struct target *t, const struct host_change *ch, int64_t id, bo
 		journal_outcome(t->d->journal, id, LOG_DRIFT);
 		return;
 	}
+	if (m->flags & MARK_PINNED && !by_hand) { /* while its policy was thinking */
+		journal_outcome(t->d->journal, id, LOG_SUPERSEDED);
+		return;
+	}
 	if (!(m->flags & MARK_CHANGED) && !m->orig.high)
 		m->orig = ch->old;
 	words_of(t, ch, id, given, &w);

@@ -3,6 +3,10 @@
  * Everything that can be wrong with a rule is found here, before anything is started or replaced:
  * the plug-in is loaded, each parameter is set by name, and an instance is made once for a small
  * shape, since some parameters are only wrong together. All mistakes are reported, not the first.
+ *
+ * A foreign policy is loaded and tried in a process of its own, and only its tables come back. So
+ * this takes two calls: choices_begin() does what can be done at once, and when the processes are
+ * through, choices_end() says what came of it all.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -10,20 +14,34 @@
 #include <string.h>
 #include "daemon/choice.h"
 
-struct choices {
-	size_t n;	    /* rules + 1 */
-	struct choice at[]; /* 0: default, i + 1: rule i */
-};
-
 /* Lines of a message under construction. */
 struct lines {
 	char *text;
 	size_t len;
 };
 
+struct entry {
+	struct choices *cs;
+	const struct config_rule *rule;
+	struct choice choice;
+	struct foreign *trial; /* NULL: done, or not needed */
+	struct lines wrong;
+};
+
+struct choices {
+	const struct config *c; /* until choices_end() */
+	choices_fn fn;
+	void *cookie;
+	size_t pending;
+	size_t n;	   /* rules + 1 */
+	struct entry at[]; /* 0: default, i + 1: rule i */
+};
+
 /* "file:line: why"; a default that stands in no file has no line. */
-static void lines_add(struct lines *l, const struct config *c, int at, const char *why)
+static void lines_add(struct entry *e, int at, const char *why)
 {
+	const struct config *c = e->cs->c;
+	struct lines *l = &e->wrong;
 	const char *file = c->file ? c->file : "built-in configuration";
 	char *line, *text;
 	int n;
@@ -68,76 +86,158 @@ void choice_defaults(struct choice *ch, const struct config *c)
 	memcpy(ch->params + POLICY_OWN_PARAMS, guard, sizeof(guard));
 }
 
-static bool rule_params(const struct config *c, const struct config_rule *r, struct choice *ch,
-			struct lines *l)
+static void rule_params(struct entry *e)
 {
+	const struct config_rule *r = e->rule;
 	char why[POLICY_WHY];
-	bool good = true;
 
-	choice_defaults(ch, c);
+	choice_defaults(&e->choice, e->cs->c);
 	for (size_t i = 0; i < r->n_params; i++) {
 		const struct config_param *p = &r->params[i];
 
-		if (policy_params_set(ch->module, ch->params, p->key, p->value, why) < 0) {
-			lines_add(l, c, p->line ? p->line : r->line, why);
-			good = false;
-		}
+		if (policy_params_set(e->choice.module, e->choice.params, p->key, p->value, why) <
+		    0)
+			lines_add(e, p->line ? p->line : r->line, why);
 	}
-	return good;
 }
 
-static bool rule_choice(const struct config *c, const struct config_rule *r, int i,
-			struct choice *ch, struct lines *l)
+static void trial_over(struct entry *e, const char *wrong)
 {
-	const char *name = r->policy ? r->policy : c->def.policy;
+	struct choices *cs = e->cs;
+
+	if (wrong)
+		lines_add(e, e->rule->line, wrong);
+	foreign_free(e->trial);
+	e->trial = NULL;
+	if (--cs->pending == 0)
+		cs->fn(cs->cookie);
+}
+
+static void on_trial(void *cookie, enum remote_event what, const char *why)
+{
+	struct entry *e = cookie;
+
+	if (what != REMOTE_LOADED) {
+		trial_over(e, what == REMOTE_READY ? NULL : why);
+		return;
+	}
+	e->choice.module = policy_ref(remote_module(foreign_remote(e->trial)));
+	rule_params(e);
+	if (e->wrong.text)
+		trial_over(e, NULL);
+	else
+		foreign_init(e->trial, e->choice.module, &policy_trial_shape, e->choice.params);
+}
+
+static void rule_here(struct entry *e, const struct policy_file *f)
+{
 	struct policy_instance *trial;
 	char why[POLICY_WHY];
 
-	if (policy_load(name, c->policy_path, &ch->module, why) < 0) {
-		lines_add(l, c, r->line, why);
-		return false;
+	if (policy_load_file(f, &e->choice.module, why) < 0) {
+		lines_add(e, e->rule->line, why);
+		return;
 	}
-	rule_why(r, i, ch->why, sizeof(ch->why));
-	ch->dry_run = r->dry_run < 0 ? c->dry_run : r->dry_run != 0;
-	if (!rule_params(c, r, ch, l))
-		return false;
-	if (policy_instance_new(ch->module, &policy_trial_shape, ch->params, &trial, why) < 0) {
-		lines_add(l, c, r->line, why);
-		return false;
-	}
-	policy_instance_free(trial);
-	return true;
+	rule_params(e);
+	if (e->wrong.text)
+		return;
+	if (policy_instance_new(e->choice.module, &policy_trial_shape, e->choice.params, &trial,
+				why) < 0)
+		lines_add(e, e->rule->line, why);
+	else
+		policy_instance_free(trial);
 }
 
-int choices_new(const struct config *c, struct choices **ret, char **ret_why)
+static void rule_begin(struct entry *e, int i, struct foreigners *all)
+{
+	const struct config *c = e->cs->c;
+	const struct config_rule *r = e->rule;
+	char why[POLICY_WHY];
+	struct policy_file f;
+
+	rule_why(r, i, e->choice.why, sizeof(e->choice.why));
+	e->choice.dry_run = r->dry_run < 0 ? c->dry_run : r->dry_run != 0;
+	if (policy_find(r->policy ? r->policy : c->def.policy, c->policy_path, &f, why) < 0)
+		lines_add(e, r->line, why);
+	else if (!f.foreign)
+		rule_here(e, &f);
+	else if (foreign_new(all, &f, c, on_trial, e, &e->trial, why) < 0)
+		lines_add(e, r->line, why);
+	else
+		e->cs->pending++;
+}
+
+int choices_begin(const struct config *c, struct foreigners *all, choices_fn fn, void *cookie,
+		  struct choices **ret)
 {
 	struct choices *cs = calloc(1, sizeof(*cs) + (c->n_rules + 1) * sizeof(cs->at[0]));
-	struct lines l = {NULL, 0};
-	bool good = true;
 
 	if (!cs)
 		return -ENOMEM;
+	cs->c = c;
+	cs->fn = fn;
+	cs->cookie = cookie;
 	cs->n = c->n_rules + 1;
-	good &= rule_choice(c, &c->def, -1, &cs->at[0], &l);
-	for (size_t i = 0; i < c->n_rules; i++)
-		good &= rule_choice(c, &c->rules[i], (int)i, &cs->at[i + 1], &l);
-	if (!good) {
-		choices_free(cs);
-		if (!l.text)
-			return -ENOMEM;
-		*ret_why = l.text;
-		return -EINVAL;
+	for (size_t i = 0; i < cs->n; i++) {
+		cs->at[i].cs = cs;
+		cs->at[i].rule = i ? &c->rules[i - 1] : &c->def;
+		rule_begin(&cs->at[i], (int)i - 1, all);
 	}
 	*ret = cs;
 	return 0;
+}
+
+bool choices_pending(const struct choices *cs)
+{
+	return cs->pending != 0;
+}
+
+/* The lines of all entries as one text. */
+static int all_wrong(struct choices *cs, char **ret)
+{
+	char *text = NULL, *more;
+
+	for (size_t i = 0; i < cs->n; i++) {
+		const char *line = cs->at[i].wrong.text;
+
+		if (!line)
+			continue;
+		if (asprintf(&more, "%s%s%s", text ? text : "", text ? "\n" : "", line) < 0)
+			more = NULL;
+		free(text);
+		text = more;
+		if (!text)
+			return -ENOMEM;
+	}
+	*ret = text;
+	return text ? -EINVAL : 0;
+}
+
+int choices_end(struct choices *cs, char **ret_why)
+{
+	char *text = NULL;
+	int r = all_wrong(cs, &text);
+
+	for (size_t i = 0; !r && i < cs->n; i++)
+		if (!cs->at[i].choice.module)
+			r = -ENOMEM; /* for its message */
+	cs->c = NULL;
+	if (r == -EINVAL)
+		*ret_why = text;
+	if (r)
+		choices_free(cs);
+	return r;
 }
 
 void choices_free(struct choices *cs)
 {
 	if (!cs)
 		return;
-	for (size_t i = 0; i < cs->n; i++)
-		choice_clear(&cs->at[i]);
+	for (size_t i = 0; i < cs->n; i++) {
+		foreign_free(cs->at[i].trial);
+		free(cs->at[i].wrong.text);
+		choice_clear(&cs->at[i].choice);
+	}
 	free(cs);
 }
 
@@ -152,7 +252,7 @@ const struct choice *choices_match(const struct choices *cs, const struct config
 
 const struct choice *choices_at(const struct choices *cs, int i)
 {
-	return &cs->at[i + 1];
+	return &cs->at[i + 1].choice;
 }
 
 void choice_copy(struct choice *dst, const struct choice *src)
@@ -173,8 +273,7 @@ bool choice_same(const struct choice *a, const struct choice *b)
 {
 	uint32_t n;
 
-	/* one descriptor for each loaded file, however often it is loaded */
-	if (policy_desc(a->module) != policy_desc(b->module) || a->dry_run != b->dry_run)
+	if (!policy_same(a->module, b->module) || a->dry_run != b->dry_run)
 		return false;
 	n = policy_desc(a->module)->n_params;
 	return !memcmp(a->params, b->params, n * sizeof(a->params[0])) &&

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "daemon/foreign.h"
 #include "lib/config.h"
 #include "policies/host.h"
 
@@ -26,9 +27,18 @@ struct choices;
 
 /*
  * Loads the policy of every rule and of the default, sets their parameters and tries them once.
- * *ret_why: malloc'ed lines "file:line: what, allowed", one for each mistake. -EINVAL, -ENOMEM.
+ * When it is not done at once (choices_pending()), fn(cookie) is called later, when it is. c stays
+ * the caller's and must live until choices_end(). -ENOMEM.
  */
-int choices_new(const struct config *c, struct choices **ret, char **ret_why);
+typedef void (*choices_fn)(void *cookie);
+int choices_begin(const struct config *c, struct foreigners *all, choices_fn fn, void *cookie,
+		  struct choices **ret);
+bool choices_pending(const struct choices *cs);
+/*
+ * Once nothing is pending: 0, and cs can be used; else cs is freed. *ret_why: malloc'ed lines
+ * "file:line: what, allowed", one for each mistake. -EINVAL, -ENOMEM (*ret_why is untouched).
+ */
+int choices_end(struct choices *cs, char **ret_why);
 void choices_free(struct choices *cs);
 /* The choice for a target, owned by cs. c must be the configuration that cs was made from. */
 const struct choice *choices_match(const struct choices *cs, const struct config *c,

@@ -10,7 +10,8 @@
  *   number  control.max_clients; one more takes the place of the client that said nothing for
  *           longest, 5 seconds at least, or else is told so and closed
  *
- * Requests are answered in their order, one at a time.
+ * Requests are answered in their order, one at a time. Where an answer has to wait for the process of
+ * a policy, the client's further requests wait, too; those of others do not.
  */
 #include <errno.h>
 #include <event2/buffer.h>
@@ -36,10 +37,12 @@ struct client {
 	struct ctl *c;
 	struct client *next;
 	struct bufferevent *bev;
+	uint64_t id;
 	uint64_t heard_ms; /* when it last said something */
 	bool privileged;
-	bool eof;    /* it will send nothing more */
-	bool ending; /* close when everything is written */
+	bool waiting; /* for ctl_later() */
+	bool eof;     /* it will send nothing more */
+	bool ending;  /* close when everything is written */
 };
 
 struct ctl {
@@ -49,6 +52,7 @@ struct ctl {
 	struct event *ev, *rest_ev;
 	struct client *clients;
 	int64_t n_clients;
+	uint64_t last_id; /* of a client */
 	struct say_gate gate;
 };
 
@@ -139,10 +143,12 @@ static void request(struct client *cl, const char *line, size_t len)
 			 error.column);
 		a.code = "invalid";
 	} else {
-		ctl_command(cl->c->d, o, cl->privileged, &a);
+		ctl_command(cl->c->d, o, cl->privileged, cl->id, &a);
 	}
 	json_decref(o);
-	answer(cl, &a);
+	cl->waiting = a.later;
+	if (!a.later)
+		answer(cl, &a);
 }
 
 /* ---- events of a client ---- */
@@ -163,7 +169,7 @@ static void serve(struct client *cl)
 	size_t len;
 	char *line;
 
-	while (!cl->ending && unread(cl) <= queue_limit(cl) / 2) {
+	while (!cl->ending && !cl->waiting && unread(cl) <= queue_limit(cl) / 2) {
 		line = evbuffer_readln(in, &len, EVBUFFER_EOL_LF);
 		if (!line) {
 			if (evbuffer_get_length(in) >= LINE_MAX_BYTES)
@@ -181,6 +187,21 @@ static void serve(struct client *cl)
 		if (!unread(cl))
 			client_free(cl);
 	}
+}
+
+void ctl_later(struct ctl *c, uint64_t client, struct ctl_answer *a)
+{
+	struct client *cl = c->clients;
+
+	while (cl && cl->id != client)
+		cl = cl->next;
+	if (!cl || !cl->waiting) {
+		json_decref(a->result);
+		return;
+	}
+	cl->waiting = false;
+	answer(cl, a);
+	serve(cl);
 }
 
 static void on_read(struct bufferevent *bev, void *arg)
@@ -236,6 +257,7 @@ static void client_new(struct ctl *c, int fd)
 		return;
 	}
 	cl->c = c;
+	cl->id = ++c->last_id;
 	cl->heard_ms = mono_ms();
 	cl->privileged = is_privileged(fd);
 	cl->next = c->clients;
@@ -262,7 +284,7 @@ static bool make_room(struct ctl *c)
 	struct client *oldest = NULL;
 
 	for (struct client *cl = c->clients; cl; cl = cl->next)
-		if (!unread(cl) && (!oldest || cl->heard_ms < oldest->heard_ms))
+		if (!unread(cl) && !cl->waiting && (!oldest || cl->heard_ms < oldest->heard_ms))
 			oldest = cl;
 	if (!oldest || mono_ms() - oldest->heard_ms < SILENT_MS)
 		return false;

@@ -22,12 +22,18 @@ struct ctl_answer {
 	json_t *result;	  /* set on success; owned */
 	const char *code; /* static; set on failure */
 	char error[CTL_WHY];
+	uint64_t client; /* who asks */
+	bool later;	 /* it comes by ctl_later() */
 };
+
+/* The answer to the request of client, if it is still there. Takes over a->result. */
+void ctl_later(struct ctl *c, uint64_t client, struct ctl_answer *a);
 
 /* ---- ctl_cmds.c ---- */
 
-/* Carries out one request. privileged: the peer may change things. */
-void ctl_command(struct daemon *d, json_t *request, bool privileged, struct ctl_answer *a);
+/* Carries out one request. privileged: the peer may change things. client: for ctl_later(). */
+void ctl_command(struct daemon *d, json_t *request, bool privileged, uint64_t client,
+		 struct ctl_answer *a);
 
 /* ---- ctl_show.c: state as JSON; NULL: no memory ---- */
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/apply.h"
+#include "daemon/assign.h"
 #include "daemon/attach.h"
 #include "daemon/ctl.h"
 #include "daemon/decide.h"
@@ -519,45 +520,121 @@ static bool param_text(const json_t *v, char *buf, size_t n)
 	return false;
 }
 
-static bool set_params(struct choice *c, json_t *params, struct ctl_answer *a)
+static int set_params(struct choice *c, json_t *params, char *why)
 {
-	char text[128], why[POLICY_WHY];
 	const char *key;
+	char text[128];
 	json_t *v;
+	int r = 0;
 
 	json_object_foreach (params, key, v) {
 		if (!param_text(v, text, sizeof(text))) {
-			fail(a, "invalid", "parameter %.60s: a number, true, false or a string",
-			     key);
-			return false;
+			snprintf(why, POLICY_WHY,
+				 "parameter %.60s: a number, true, false or a string", key);
+			return -EINVAL;
 		}
-		if (policy_params_set(c->module, c->params, key, text, why) < 0) {
-			fail(a, "invalid", "%s", why);
-			return false;
-		}
+		r = policy_params_set(c->module, c->params, key, text, why);
+		if (r < 0)
+			return r;
 	}
-	return true;
+	return 0;
 }
 
-static void assign(struct target *t, const char *policy, json_t *params, struct ctl_answer *a)
+/* A request for a foreign policy, whose process is being started. */
+struct waiting {
+	struct daemon *d;
+	uint64_t client, target;
+	json_t *params;
+};
+
+static int prepare_later(void *cookie, struct choice *c, char *why)
+{
+	struct waiting *w = cookie;
+
+	choice_defaults(c, w->d->config);
+	return set_params(c, w->params, why);
+}
+
+static void done_later(void *cookie, int r, const char *why)
+{
+	struct waiting *w = cookie;
+	struct target *t = target_by_id(w->d, w->target);
+	struct ctl_answer a = {0};
+
+	if (r)
+		fail(&a, "invalid", "%s", why);
+	else if (t)
+		a.result = show_policy(t);
+	ctl_later(w->d->ctl, w->client, &a);
+	json_decref(w->params);
+	free(w);
+}
+
+/* c->module: with the parameters it begins with; NULL: the defaults. */
+static void assign_later(struct target *t, const struct policy_file *f, struct choice *c,
+			 json_t *params, struct ctl_answer *a)
+{
+	struct waiting *w = calloc(1, sizeof(*w));
+	struct assign_ops ops = {prepare_later, done_later, w};
+	char why[POLICY_WHY] = "no memory";
+
+	if (w)
+		*w = (struct waiting){t->d, a->client, t->id, json_incref(params)};
+	if (w && assign_foreign(t, f, c, true, &ops, why) == 0) {
+		a->later = true;
+		return;
+	}
+	fail(a, "invalid", "%s", why);
+	if (w)
+		json_decref(w->params);
+	free(w);
+}
+
+static void assign_now(struct target *t, struct choice *c, json_t *params, struct ctl_answer *a)
+{
+	char why[POLICY_WHY];
+
+	if (set_params(c, params, why) < 0 || assign(t, c, true, why) < 0)
+		fail(a, "invalid", "%s", why);
+}
+
+static void new_policy(struct target *t, const char *policy, json_t *params, struct ctl_answer *a)
 {
 	struct choice c = {.dry_run = t->active.dry_run, .why = "by the operator"};
 	char why[POLICY_WHY];
-	int r;
+	struct policy_file f;
+	int r = policy_find(policy, t->d->config->policy_path, &f, why);
 
-	if (policy) {
-		r = policy_load(policy, t->d->config->policy_path, &c.module, why);
-		if (r < 0) {
-			fail(a, r == -ENOENT ? "not-found" : "invalid", "%s", why);
-			return;
-		}
-		choice_defaults(&c, t->d->config);
-	} else {
-		choice_copy(&c, &t->active);
-		snprintf(c.why, sizeof(c.why), "by the operator");
+	if (!r && f.foreign) {
+		assign_later(t, &f, &c, params, a);
+		return;
 	}
-	if (set_params(&c, params, a) && target_assign(t, &c, true, why) < 0)
+	if (!r)
+		r = policy_load_file(&f, &c.module, why);
+	if (r < 0) {
+		fail(a, r == -ENOENT ? "not-found" : "invalid", "%s", why);
+		return;
+	}
+	choice_defaults(&c, t->d->config);
+	assign_now(t, &c, params, a);
+	choice_clear(&c);
+}
+
+static void new_params(struct target *t, json_t *params, struct ctl_answer *a)
+{
+	struct choice c;
+	char why[POLICY_WHY];
+	struct policy_file f;
+
+	choice_copy(&c, &t->active);
+	snprintf(c.why, sizeof(c.why), "by the operator");
+	if (!policy_remote(c.module))
+		assign_now(t, &c, params, a);
+	else if (set_params(&c, params, why) < 0 ||
+		 policy_find(policy_file(c.module), NULL, &f, why) < 0)
 		fail(a, "invalid", "%s", why);
+	else
+		assign_later(t, &f, &c, NULL, a);
 	choice_clear(&c);
 }
 
@@ -569,9 +646,11 @@ static void run_policy(struct daemon *d, json_t *request, struct ctl_answer *a)
 
 	if (!t)
 		return;
-	if (policy || params)
-		assign(t, policy, params, a);
-	if (!a->code)
+	if (policy)
+		new_policy(t, policy, params, a);
+	else if (params)
+		new_params(t, params, a);
+	if (!a->code && !a->later)
 		a->result = show_policy(t);
 }
 
@@ -713,7 +792,8 @@ static bool changes_things(const struct command *c, json_t *request)
 	return json_object_get(request, "policy") || json_object_get(request, "params");
 }
 
-void ctl_command(struct daemon *d, json_t *request, bool privileged, struct ctl_answer *a)
+void ctl_command(struct daemon *d, json_t *request, bool privileged, uint64_t client,
+		 struct ctl_answer *a)
 {
 	const struct command *c;
 	const char *name;
@@ -734,7 +814,8 @@ void ctl_command(struct daemon *d, json_t *request, bool privileged, struct ctl_
 		fail(a, "denied", "%s needs the daemon's own user or root", c->name);
 		return;
 	}
+	a->client = client;
 	c->run(d, request, a);
-	if (!a->result && !a->code)
+	if (!a->result && !a->code && !a->later)
 		fail(a, "failed", "no memory");
 }

@@ -93,6 +93,8 @@ static const char *policy_state(const struct target *t)
 {
 	if (t->benched)
 		return "benched";
+	if (t->stands_in)
+		return "starting";
 	for (uint32_t i = 0; i < t->n; i++) {
 		if (!(t->marks[i].flags & MARK_PINNED))
 			return "running";

@@ -16,7 +16,9 @@
 
 struct attach;
 struct ctl;
+struct foreigners;
 struct journal;
+struct reloading;
 struct sampler;
 struct summary;
 struct target;
@@ -39,7 +41,9 @@ struct daemon {
 	struct ctl *ctl;
 	struct sampler *sampler;
 	struct summary *summary;
-	struct target **targets; /* in order of attachment */
+	struct foreigners *foreigners;
+	struct reloading *reloading; /* NULL: no reload is under way */
+	struct target **targets;     /* in order of attachment */
 	size_t n_targets, max_targets;
 	uint64_t last_id;  /* of a target */
 	uint64_t start_ms; /* monotonic */

@@ -4,14 +4,20 @@
  * in one array, so that one transaction puts them on disk; only then does apply.c get them. The
  * array grows to what the busiest tick needed and is used again.
  *
- * A policy that broke its contract three times is benched: `static` takes over with the values as
- * they are, and status, log and an event say so.
+ * A foreign policy is asked here and answers later. Until then its target is not sampled: the next
+ * sample covers the longer time, so that the policy sees every sample that is in the log, in order.
+ * The one that it was asked about is kept as it was, and goes to the log with the answer.
+ *
+ * Time. By the wall clock, which is cheap to read, an answer may seem late when only this process had
+ * to wait. So a call that took long makes the target suspect, and what a suspect's next calls take is
+ * measured by the CPU time of this thread.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/apply.h"
+#include "daemon/assign.h"
 #include "daemon/clock.h"
 #include "daemon/decide.h"
 #include "daemon/journal.h"
@@ -32,7 +38,7 @@ static struct {
 	size_t n_ids, max_ids;
 } tick;
 
-static struct say_gate gate_breach, gate_memory;
+static struct say_gate gate_memory;
 
 /* ---- runs of no change ---- */
 
@@ -70,47 +76,6 @@ static void no_change(struct target *t, uint32_t reason, uint64_t seq)
 	t->gathered = true;
 }
 
-/* ---- a policy that does not keep to its contract ---- */
-
-static void bench(struct target *t, const char *breach)
-{
-	struct choice fallback = {.dry_run = t->active.dry_run};
-	const char *name = policy_desc(t->active.module)->name;
-	char why[POLICY_WHY], text[CHOICE_WHY];
-	int r;
-
-	snprintf(text, sizeof(text), "%.31s was benched: %.80s", name, breach);
-	say(LOG_WARNING, "target %llu %s: policy %s; static takes over", (unsigned long long)t->id,
-	    t->info.name, text);
-	journal_event(t->d->journal, t, "benched", "%s", text);
-	r = policy_load("static", t->d->config->policy_path, &fallback.module, why);
-	if (!r) {
-		policy_params_default(fallback.module, fallback.params);
-		r = policy_params_set(fallback.module, fallback.params, "keep", "true", why);
-	}
-	if (!r) {
-		snprintf(fallback.why, sizeof(fallback.why), "%s", text);
-		r = target_assign(t, &fallback, t->by_operator, why);
-	}
-	choice_clear(&fallback);
-	t->benched = true;
-	snprintf(t->policy_why, sizeof(t->policy_why), "%s", text);
-	if (r < 0) {
-		say(LOG_ERR, "target %llu %s has no policy now: %s", (unsigned long long)t->id,
-		    t->info.name, why);
-		t->rest_until_us = UINT64_MAX;
-	}
-}
-
-static void breach(struct target *t, const char *why)
-{
-	say_gated(&gate_breach, LOG_WARNING, "target %llu %s: %s", (unsigned long long)t->id,
-		  t->info.name, why);
-	journal_event(t->d->journal, t, "policy-breach", "%s", why);
-	if (policy_instance_benched(t->pi))
-		bench(t, why);
-}
-
 /* ---- asking ---- */
 
 static bool wait_for_tick(struct target *t, const struct host_change *ch, bool by_hand,
@@ -132,30 +97,154 @@ static bool wait_for_tick(struct target *t, const struct host_change *ch, bool b
 	return true;
 }
 
-void decide(struct target *t, const struct pcptune_sample *s)
+static void answered(struct target *t, const struct pcptune_sample *s, int r,
+		     const struct host_answer *a, const char *why)
 {
-	char why[POLICY_WHY] = "";
-	struct host_answer a;
-	int r;
-
-	if (journal_holds(t->d->journal))
-		return; /* nothing may be applied; its samples are not in the log either */
-	t->fresh = false;
-	r = policy_instance_decide(t->pi, s, &a, why);
 	if (r < 0) {
 		if (r != -ESTALE)
-			breach(t, why);
+			assign_breach(t, why);
 		return;
 	}
-	t->rest_until_us = s->time_us + (uint64_t)a.rest_ms * 1000u;
-	if (!a.n_changes)
-		no_change(t, a.reason, s->seq);
+	t->rest_until_us = s->time_us + (uint64_t)a->rest_ms * 1000u;
+	if (!a->n_changes)
+		no_change(t, a->reason, s->seq);
 	else
 		close_run(t);
-	for (uint32_t i = 0; i < a.n_changes; i++) {
-		if (!wait_for_tick(t, &a.changes[i], false, 0))
+	for (uint32_t i = 0; i < a->n_changes; i++) {
+		if (!wait_for_tick(t, &a->changes[i], false, 0))
 			journal_lose_decisions(t->d->journal, t, 1);
 	}
+}
+
+/* An answer that took too long counts, and is a broken contract. */
+static void took(struct target *t, uint64_t us)
+{
+	const uint64_t most = (uint64_t)t->d->config->plugin.call_ms * 1000u;
+	char why[POLICY_WHY];
+
+	if (us <= most)
+		return;
+	snprintf(why, sizeof(why),
+		 "policy \"%s\": one answer took %llu ms of CPU time; plugin.call_ms is %llu",
+		 policy_desc(t->active.module)->name, (unsigned long long)us / 1000u,
+		 (unsigned long long)most / 1000u);
+	decide_flush(t->d, false); /* before another policy has the target */
+	assign_breach(t, why);
+}
+
+static void decide_here(struct target *t, const struct pcptune_sample *s)
+{
+	const uint64_t most_ns = (uint64_t)t->d->config->plugin.call_ms * 1000000u;
+	clockid_t clock = t->suspect ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+	char why[POLICY_WHY] = "";
+	struct host_answer a;
+	uint64_t ns;
+	int r;
+
+	t->fresh = false;
+	ns = clock_ns(clock);
+	r = policy_instance_decide(t->pi, s, &a, why);
+	ns = clock_ns(clock) - ns;
+	answered(t, s, r, &a, why);
+	if (clock == CLOCK_THREAD_CPUTIME_ID && !r)
+		took(t, ns / 1000u);
+	t->suspect = ns > most_ns;
+}
+
+/* ---- asking a process ---- */
+
+static bool keep_records(struct kept *k, const struct pcptune_sample *s)
+{
+	size_t bytes = (size_t)pcptune_sample_n_records(s) * s->record_size;
+	void *v;
+
+	k->s.records = NULL;
+	if (!bytes)
+		return true;
+	v = realloc(k->records, bytes);
+	if (!v)
+		return false;
+	k->records = memcpy(v, s->records, bytes);
+	k->s.records = k->records;
+	return true;
+}
+
+/* The active CPUs stay where they are: there is no other sample before the answer. */
+static bool keep(struct target *t, const struct pcptune_sample *s)
+{
+	size_t bytes = (size_t)s->n_cpus * s->cpu_size;
+	struct kept *k = &t->kept;
+
+	if (!k->cpus)
+		k->cpus = malloc(bytes);
+	k->s = *s;
+	if (!k->cpus || !keep_records(k, s))
+		return false;
+	k->s.cpus = memcpy(k->cpus, s->cpus, bytes);
+	return true;
+}
+
+static void ask(struct target *t, const struct pcptune_sample *s)
+{
+	t->fresh = false;
+	if (!keep(t, s)) {
+		say_gated(&gate_memory, LOG_ERR, "no memory for a sample");
+		journal_sample(t->d->journal, t, s);
+		journal_lose_decisions(t->d->journal, t, 1);
+		return;
+	}
+	t->kept.asked = true;
+	foreign_ask(t->foreign, s);
+}
+
+void decide_answer(struct target *t)
+{
+	uint64_t us = remote_cpu_us(foreign_remote(t->foreign));
+	char why[POLICY_WHY] = "";
+	struct host_answer a;
+	int r = remote_take(foreign_remote(t->foreign), t->pi, &t->kept.s, &a, why);
+
+	t->kept.asked = false;
+	journal_sample(t->d->journal, t, &t->kept.s);
+	answered(t, &t->kept.s, r, &a, why);
+	if (!r)
+		took(t, us);
+	if (tick.n)
+		decide_flush(t->d, false);
+}
+
+void decide_kept(struct target *t)
+{
+	decide(t, &t->kept.s);
+}
+
+/* Every CPU held: a replay that asks the policy about it finds that nothing may come of it. */
+void decide_no_more(struct target *t)
+{
+	struct kept *k = &t->kept;
+
+	foreign_free(t->foreign);
+	t->foreign = NULL;
+	if (!k->asked)
+		return;
+	k->asked = false;
+	for (uint32_t i = 0; i < k->s.n_cpus; i++)
+		k->cpus[i].flags |= PCPTUNE_CPU_HELD;
+	journal_sample(t->d->journal, t, &k->s);
+}
+
+void decide(struct target *t, const struct pcptune_sample *s)
+{
+	bool held = journal_holds(t->d->journal);
+
+	/* Held: nothing may be applied; its samples are not in the log either. */
+	if (t->foreign && !held) {
+		ask(t, s);
+		return;
+	}
+	journal_sample(t->d->journal, t, s);
+	if (!held && !policy_remote(t->active.module))
+		decide_here(t, s);
 }
 
 int decide_by_hand(struct target *t, const struct host_change *ch, uint32_t given)

@@ -8,8 +8,17 @@
 
 #include "daemon/target.h"
 
-/* Asks t's policy about sample s; changes wait for decide_flush(). */
+/*
+ * Logs sample s and asks t's policy about it; changes wait for decide_flush(). A foreign policy
+ * answers later (decide_answer()), and the sample is logged then.
+ */
 void decide(struct target *t, const struct pcptune_sample *s);
+/* The process of t's policy answered. */
+void decide_answer(struct target *t);
+/* Asks t's policy, another one now, about the sample that was kept. */
+void decide_kept(struct target *t);
+/* t's process, if it has one, is asked no more, and what it was asked needs no answer. */
+void decide_no_more(struct target *t);
 /*
  * Writes the waiting decisions and all chunks that are due in one transaction, then applies what
  * may be applied. Called at the end of a tick.

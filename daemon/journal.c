@@ -596,7 +596,7 @@ void journal_gathered(struct journal *j, struct target *t)
 	write_runs(j, t);
 	write_inflight(j, t);
 	write_effects(j, t);
-	if (t->seq - t->seq_state >= STATE_EVERY)
+	if (t->seq - t->seq_state >= STATE_EVERY && !t->kept.asked)
 		write_state(j, t);
 }
 
@@ -803,13 +803,16 @@ static bool mend(struct journal *j)
 		 (unsigned long long)(j->lost_decisions - j->said_decisions), j->error);
 	wrote(j, logstore_event(j->ls, j->run, 0, logstamp_now(), "log-lost", text));
 	for (size_t i = 0; i < d->n_targets; i++) {
-		if (d->targets[i]->broken || !d->targets[i]->log_id)
-			mend_target(j, d->targets[i]);
+		struct target *t = d->targets[i];
+
+		t->broken |= !t->log_id;
+		if (t->broken && !t->kept.asked) /* its state is behind its samples; later */
+			mend_target(j, t);
 	}
 	if (!txn_close(j))
 		return false;
 	for (size_t i = 0; i < d->n_targets; i++)
-		d->targets[i]->broken = false;
+		d->targets[i]->broken &= d->targets[i]->kept.asked;
 	say(LOG_NOTICE, "log %s can be written again; %s", d->config->log.path, text);
 	return true;
 }
@@ -847,7 +850,7 @@ static void mend_single(struct journal *j)
 	for (size_t i = 0; i < d->n_targets && j->state == JOURNAL_OK; i++) {
 		struct target *t = d->targets[i];
 
-		if (!t->broken || !journal_begin(j))
+		if (!t->broken || t->kept.asked || !journal_begin(j))
 			continue;
 		mend_target(j, t);
 		if (journal_commit(j))

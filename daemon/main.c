@@ -248,12 +248,39 @@ static void print_lines(char *text)
 	free(text);
 }
 
+static void on_chosen(void *cookie)
+{
+	event_base_loopbreak(cookie);
+}
+
+/* Foreign policies are tried in a loop of its own: that of the daemon begins after the fork. */
+static int choose(const struct config *c, struct choices **ret, char **ret_why)
+{
+	struct event_base *base = event_base_new();
+	struct foreigners *all = NULL;
+	struct choices *cs = NULL;
+	int r = -ENOMEM;
+
+	if (base && !foreigners_new(base, &all))
+		r = choices_begin(c, all, on_chosen, base, &cs);
+	if (!r && choices_pending(cs))
+		event_base_dispatch(base);
+	if (!r)
+		r = choices_end(cs, ret_why);
+	foreigners_free(all);
+	if (base)
+		event_base_free(base);
+	if (!r)
+		*ret = cs;
+	return r;
+}
+
 static bool load(struct run *r)
 {
 	char *why = NULL;
 
 	if (daemon_config(&r->d.given, &r->d.config, &why) < 0 ||
-	    choices_new(r->d.config, &r->d.choices, &why) < 0) {
+	    choose(r->d.config, &r->d.choices, &why) < 0) {
 		print_lines(why);
 		return false;
 	}
@@ -455,7 +482,8 @@ static bool parts(struct run *r, char *why)
 
 	snprintf(why, CLAIM_WHY, "no memory");
 	d->base = event_base_new();
-	if (!d->base || !signals(r) || summary_new(d, &d->summary) < 0)
+	if (!d->base || !signals(r) || foreigners_new(d->base, &d->foreigners) < 0 ||
+	    summary_new(d, &d->summary) < 0)
 		return false;
 	if (journal_new(d, &d->journal, why) < 0) {
 		char text[CLAIM_WHY];
@@ -542,6 +570,8 @@ static void stop(struct run *r)
 	d->sampler = NULL;
 	journal_free(d->journal, d->stopping ? "stopped" : NULL);
 	summary_free(d->summary);
+	reload_stop(d);
+	foreigners_free(d->foreigners);
 	for (int i = 0; i < 3; i++) {
 		if (r->sig[i])
 			event_free(r->sig[i]);
@@ -595,6 +625,8 @@ int main(int argc, char **argv)
 	struct run r = {.ready = -1};
 	int status;
 
+	if (argc == 2 && !strcmp(argv[1], REMOTE_ARGUMENT))
+		return host_worker_main();
 	standard_descriptors();
 	status = take_options(&r, argc, argv);
 	start_directory = getcwd(NULL, 0);

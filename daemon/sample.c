@@ -133,15 +133,19 @@ static void emit(struct target *t, uint32_t n_active, uint64_t now, uint64_t mem
 	count_held(t, n_active);
 	count_waits(t, n_active, s.cpu_us, now);
 	effects_sample(t->effects, t->cpus, t->active_cpus, n_active);
-	journal_sample(t->d->journal, t, &s);
 	decide(t, &s);
 }
 
 static void sample_target(struct sampler *sp, struct target *t, uint64_t now, bool gap)
 {
-	uint32_t n = segreader_sample(t->sr, t->cpus, t->active_cpus);
+	uint32_t n;
 
 	t->gap |= gap;
+	if (t->kept.asked) { /* its policy has not answered yet */
+		foreign_check(t->foreign);
+		return;
+	}
+	n = segreader_sample(t->sr, t->cpus, t->active_cpus);
 	if (t->n_inflight)
 		apply_acks(t);
 	if (t->n_settling)
@@ -155,7 +159,10 @@ static void sample_target(struct sampler *sp, struct target *t, uint64_t now, bo
 void sample_last(struct target *t)
 {
 	uint64_t now = boot_us();
-	uint32_t n = segreader_sample(t->sr, t->cpus, t->active_cpus);
+	uint32_t n;
+
+	decide_no_more(t);
+	n = segreader_sample(t->sr, t->cpus, t->active_cpus);
 
 	if (!n && t->seq)
 		return;

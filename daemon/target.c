@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/apply.h"
+#include "daemon/assign.h"
 #include "daemon/attach.h"
 #include "daemon/clock.h"
 #include "daemon/decide.h"
@@ -24,7 +25,11 @@ static void target_free(struct target *t)
 {
 	if (t->ev)
 		event_free(t->ev);
+	assign_cancel(t, "the program has gone");
+	foreign_free(t->foreign);
 	policy_instance_free(t->pi);
+	free(t->kept.cpus);
+	free(t->kept.records);
 	choice_clear(&t->active);
 	choice_clear(&t->configured);
 	encoder_free(t->enc);
@@ -147,33 +152,6 @@ void target_shape(const struct target *t, const struct config *c, struct pcptune
 		shape->budget_pages = 1;
 }
 
-int target_assign(struct target *t, const struct choice *c, bool by_operator, char *why)
-{
-	struct policy_instance *pi;
-	struct pcptune_shape shape;
-	int r;
-
-	target_shape(t, t->d->config, &shape);
-	r = policy_instance_new(c->module, &shape, c->params, &pi, why);
-	if (r < 0)
-		return r;
-	journal_before_assignment(t->d->journal, t);
-	policy_instance_free(t->pi);
-	t->pi = pi;
-	t->shape = shape;
-	if (c != &t->active) {
-		choice_clear(&t->active);
-		choice_copy(&t->active, c);
-	}
-	t->by_operator = by_operator;
-	t->benched = false;
-	t->fresh = true;
-	t->rest_until_us = 0;
-	snprintf(t->policy_why, sizeof(t->policy_why), "%s", c->why);
-	journal_assignment(t->d->journal, t);
-	return 0;
-}
-
 static void cpu_clock_open(struct target *t)
 {
 	uint64_t us;
@@ -270,7 +248,7 @@ int target_new(struct daemon *d, struct segreader *sr, int fd, int64_t pid, uint
 	journal_target(d->journal, t);
 	t->id = t->log_id > 0 && (uint64_t)t->log_id > d->last_id ? (uint64_t)t->log_id
 								  : d->last_id + 1;
-	r = target_assign(t, &t->configured, false, why);
+	r = assign(t, &t->configured, false, why);
 	if (r == 0 && !enter(d, t)) {
 		snprintf(why, POLICY_WHY, "the daemon has no memory");
 		r = -ENOMEM;

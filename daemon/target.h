@@ -3,8 +3,8 @@
  * A target: one attached process, its segment, its policy, and what the daemon knows of each of
  * its CPUs.
  *
- * Written by: attach.c (life), sample.c (samples, windows), decide.c (policy, runs of no change),
- * apply.c (words, marks, inflight), effect.c (buckets, effects), journal.c (log rows).
+ * Written by: attach.c (life), sample.c (samples, windows), decide.c (runs of no change, kept),
+ * assign.c (policy), apply.c (words, marks, inflight), effect.c (buckets, effects), journal.c (log rows).
  */
 #ifndef PCPTUNE_DAEMON_TARGET_H
 #define PCPTUNE_DAEMON_TARGET_H
@@ -58,8 +58,17 @@ struct totals {
 	uint64_t taken[3], contended[3], wait_ns[3]; /* alloc, free, agent */
 };
 
-struct effects; /* effect.c */
-struct tag;	/* summary.c */
+struct effects;	 /* effect.c */
+struct starting; /* assign.c */
+struct tag;	 /* summary.c */
+
+/* The sample that a foreign policy was asked about. */
+struct kept {
+	bool asked; /* and it has not answered yet */
+	struct pcptune_sample s;
+	struct pcptune_cpu *cpus;
+	void *records;
+};
 
 struct target {
 	struct daemon *d;
@@ -80,6 +89,12 @@ struct target {
 	struct choice configured; /* by the rules, to see what a reload changes */
 	struct policy_instance *pi;
 	bool by_operator, benched, fresh; /* fresh: the instance has seen no sample yet */
+	bool suspect;			  /* its policy may be slow: measured more exactly */
+	bool stands_in;			  /* `static` is here until another one is ready */
+	uint32_t breaches;		  /* of the choice, in whatever instance */
+	struct foreign *foreign;	  /* the process of pi's policy, NULL: it runs here */
+	struct starting *starting;	  /* a foreign policy that will take over, NULL: none */
+	struct kept kept;
 	char policy_why[200];
 	uint64_t rest_until_us;
 	struct nochange_run run;	/* open */
@@ -138,8 +153,6 @@ struct target *target_by_id(struct daemon *d, uint64_t id);
 struct target *target_by_identity(struct daemon *d, const struct segreader_info *info,
 				  uint32_t uid);
 
-/* Gives t a new instance of c's policy. The old one goes on when this fails. why: POLICY_WHY. */
-int target_assign(struct target *t, const struct choice *c, bool by_operator, char *why);
 /* Fills the parts of the shape that the configuration says. */
 void target_shape(const struct target *t, const struct config *c, struct pcptune_shape *shape);
 /* Stores the lease of every target. */

@@ -78,6 +78,9 @@ struct config {
 		int64_t permille, ms, bench_ms;
 	} guard; /* for every policy; its parameters go before */
 	struct {
+		int64_t call_ms, answer_ms, memory_mib;
+	} plugin; /* what a policy may take; the last two: one that is not ours */
+	struct {
 		int64_t mode; /* of the control socket, octal in the file as a string "0600" */
 		char *group;  /* NULL: left as it is */
 		int64_t max_clients, max_queue_bytes;

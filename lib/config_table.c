@@ -81,6 +81,16 @@ const struct config_key config_keys[] = {
 	 "How long a direction that made things worse is not tried on that CPU; twice as long each "
 	 "time, an hour at most.", C(guard.bench_ms)},
 
+	{"plugin", CONFIG_GROUP, "", 0, 0, "{}", NULL, true,
+	 "What a policy may take. Three times more, or a broken contract, and it is benched.", 0},
+	{"plugin.call_ms", CONFIG_INT, "ms", 1, 10000, "50", NULL, true,
+	 "CPU time for one answer.", C(plugin.call_ms)},
+	{"plugin.answer_ms", CONFIG_INT, "ms", 10, 60000, "2000", NULL, true,
+	 "Time for one answer of a policy that is not ours, which runs in a process of its own.",
+	 C(plugin.answer_ms)},
+	{"plugin.memory_mib", CONFIG_INT, "MiB", 16, 65536, "256", NULL, true,
+	 "Memory of such a process, beyond what it begins with.", C(plugin.memory_mib)},
+
 	{"control", CONFIG_GROUP, "", 0, 0, "{}", NULL, false, "The control socket.", 0},
 	{"control.mode", CONFIG_MODE, "", 0600, 0777, "\"0600\"", NULL, false,
 	 "Permission bits of the control socket, octal, as a string.", C(control.mode)},

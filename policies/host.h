@@ -10,6 +10,7 @@
 #ifndef PCPTUNE_POLICIES_HOST_H
 #define PCPTUNE_POLICIES_HOST_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,7 +25,36 @@
 #define POLICY_MAX_PARAMS   (POLICY_OWN_PARAMS + POLICY_GUARD_PARAMS)
 #define POLICY_WHY	    256u /* bytes of a cause text */
 
+#define POLICY_NAME_MAX 31u /* bytes of a name */
+
 struct policy_module; /* a loaded plug-in; shared by instances, reference counted */
+
+/* Which file it is: one that was written anew differs. */
+struct policy_file_id {
+	uint64_t dev, ino, size;
+	int64_t mtime_ns;
+};
+
+/* A policy's file, found and checked, not loaded. */
+struct policy_file {
+	char path[PATH_MAX]; /* the real one */
+	char name[POLICY_NAME_MAX + 1];
+	struct policy_file_id id;
+	bool foreign; /* not one of ours at its place (host_find.c): not for the daemon's process */
+};
+
+/*
+ * As policy_load(), up to where code of the policy would run: the path is checked, and the
+ * descriptor's version and sizes are read from the file.
+ */
+int policy_find(const char *name, const char *path, struct policy_file *ret, char *why);
+int policy_load_file(const struct policy_file *f, struct policy_module **ret, char *why);
+bool policy_file_same(const struct policy_file_id *a, const struct policy_file_id *b);
+const struct policy_file_id *policy_file_id(const struct policy_module *m);
+/* Does its code run in a process of its own? Then it has no functions here (host_remote.h). */
+bool policy_remote(const struct policy_module *m);
+/* The same policy of the same file? */
+bool policy_same(const struct policy_module *a, const struct policy_module *b);
 
 /*
  * name: a bare name, looked up in the directories of path (colon-separated; NULL: the default,
@@ -46,6 +76,8 @@ int policy_list(const char *path, char ***ret_names, size_t *ret_n);
 void policy_list_free(char **names, size_t n);
 /* The search path in force (static storage). */
 const char *policy_default_path(void);
+/* Where ours are (static storage). */
+const char *policy_installed_path(void);
 
 /* A parameter of the policy; NULL: no more. */
 const struct pcptune_param *policy_param(const struct policy_module *m, uint32_t i);
@@ -113,6 +145,21 @@ struct policy_module *policy_instance_module(const struct policy_instance *pi);
  */
 int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
 			   struct host_answer *ret, char *why);
+/*
+ * The same for a policy whose code runs elsewhere (host_remote.h): state as its init() left it, and
+ * what its decide() gave back, wherever that lies.
+ */
+struct policy_reply {
+	int r;
+	const void *decision; /* struct pcptune_decision */
+	const void *changes;  /* n_changes of them, by the descriptor's stride */
+	const void *state;
+};
+int policy_instance_new_remote(struct policy_module *m, const struct pcptune_shape *shape,
+			       const int64_t *params, const void *state, size_t state_size,
+			       struct policy_instance **ret, char *why);
+int policy_instance_take(struct policy_instance *pi, const struct pcptune_sample *s,
+			 const struct policy_reply *reply, struct host_answer *ret, char *why);
 bool policy_instance_benched(const struct policy_instance *pi);
 
 /* State as bytes, for the log; load refuses another size with -EINVAL. */

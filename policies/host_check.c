@@ -424,7 +424,7 @@ static int check_tables(const struct pcptune_policy *p, const struct host_image 
 	return r;
 }
 
-int host_check_desc(const struct pcptune_policy *p, const struct host_image *img,
+int host_check_data(const struct pcptune_policy *p, const struct host_image *img,
 		    const char *file_name, char *why)
 {
 	int r;
@@ -443,13 +443,23 @@ int host_check_desc(const struct pcptune_policy *p, const struct host_image *img
 	if (!line_ok(img, p->version, 1, HOST_WORD_MAX) ||
 	    !line_ok(img, p->summary, 1, HOST_TEXT_MAX))
 		return host_why(why, -EPROTO, "descriptor: version or summary is missing");
+	return check_tables(p, img, why);
+}
+
+int host_check_desc(const struct pcptune_policy *p, const struct host_image *img,
+		    const char *file_name, char *why)
+{
+	int r = host_check_data(p, img, file_name, why);
+
+	if (r)
+		return r;
 	if (!bytes_from(img, (uintptr_t)p->state_size, true) ||
 	    !bytes_from(img, (uintptr_t)p->init, true) ||
 	    !bytes_from(img, (uintptr_t)p->decide, true))
 		return host_why(
 			why, -EPROTO,
 			"descriptor: state_size, init or decide is no function of the policy");
-	if (p->size >= sizeof(*p) && p->refusal && !bytes_from(img, (uintptr_t)p->refusal, true))
+	if (HOST_HAS(p, refusal) && p->refusal && !bytes_from(img, (uintptr_t)p->refusal, true))
 		return host_why(why, -EPROTO, "descriptor: refusal is no function of the policy");
-	return check_tables(p, img, why);
+	return 0;
 }

@@ -13,6 +13,7 @@
  * One thread at a time; nothing here blocks.
  */
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <pcptune/rules.h>
@@ -48,6 +49,7 @@ struct policy_instance {
 	int64_t params[POLICY_MAX_PARAMS];
 	uint32_t n;	    /* entries of a sample */
 	size_t policy_size; /* of the policy's part, padded */
+	size_t remote_size; /* the same, not padded, of a policy that runs elsewhere */
 	size_t state_size;
 	char *state;
 	struct host_words *words;      /* in state */
@@ -94,10 +96,10 @@ static int check_shape(const struct pcptune_shape *shape, char *why)
 	return 0;
 }
 
-static int alloc_state(struct policy_instance *pi, char *why)
+/* size: of the policy's own part */
+static int alloc_state(struct policy_instance *pi, size_t size, char *why)
 {
 	const struct pcptune_policy *p = pi->desc;
-	size_t size = p->state_size(&pi->shape, pi->params);
 	size_t words = sizeof(struct host_words) + (size_t)pi->n * sizeof(uint32_t);
 	bool guarded = policy_guarded(pi->params);
 	size_t guard = guarded ? pi->n * sizeof(struct guard_cpu) : 0;
@@ -133,26 +135,31 @@ static int alloc_rest(struct policy_instance *pi)
 	return pi->changes && pi->d && pi->out && !pi->guard == !pi->merged ? 0 : -ENOMEM;
 }
 
-/* Why init() refused the parameters: the policy knows best. */
-static const char *refusal(const struct policy_instance *pi)
+const char *host_refusal(const struct pcptune_policy *p, const struct pcptune_shape *shape,
+			 const int64_t *params)
 {
-	const struct pcptune_policy *p = pi->desc;
 	const char *text = NULL;
 
-	if (p->size >= sizeof(*p) && p->refusal)
-		text = p->refusal(&pi->shape, pi->params);
+	if (HOST_HAS(p, refusal) && p->refusal)
+		text = p->refusal(shape, params);
 	return text ? text : "these parameters do not go together";
 }
 
-static int init_instance(struct policy_instance *pi, char *why)
+static int take_memory(struct policy_instance *pi, size_t policy_size, char *why)
 {
-	int r = alloc_state(pi, why);
+	int r = alloc_state(pi, policy_size, why);
 
 	if (!r)
 		r = alloc_rest(pi);
 	if (r == -ENOMEM)
-		return host_why(why, r, "no memory for an instance of policy \"%s\"",
-				pi->desc->name);
+		host_why(why, r, "no memory for an instance of policy \"%s\"", pi->desc->name);
+	return r;
+}
+
+static int init_instance(struct policy_instance *pi, char *why)
+{
+	int r = take_memory(pi, pi->desc->state_size(&pi->shape, pi->params), why);
+
 	if (r)
 		return r;
 	r = pi->desc->init(pi->state, &pi->shape, pi->params);
@@ -160,12 +167,13 @@ static int init_instance(struct policy_instance *pi, char *why)
 		r = -EPROTO;
 	if (r)
 		return host_why(why, r, "policy \"%s\": %.160s", pi->desc->name,
-				r == -EINVAL ? refusal(pi) : strerror(-r));
+				r == -EINVAL ? host_refusal(pi->desc, &pi->shape, pi->params)
+					     : strerror(-r));
 	return 0;
 }
 
-int policy_instance_new(struct policy_module *m, const struct pcptune_shape *shape,
-			const int64_t *params, struct policy_instance **ret, char *why)
+static int make(struct policy_module *m, const struct pcptune_shape *shape, const int64_t *params,
+		struct policy_instance **ret, char *why)
 {
 	struct policy_instance *pi;
 	int r = check_shape(shape, why);
@@ -184,11 +192,44 @@ int policy_instance_new(struct policy_module *m, const struct pcptune_shape *sha
 	memcpy(pi->params + POLICY_OWN_PARAMS, params + POLICY_OWN_PARAMS,
 	       POLICY_GUARD_PARAMS * sizeof(*params));
 	pi->host = (struct pcptune_host){sizeof(pi->host), PCPTUNE_POLICY_ABI, on_trace, pi};
-	r = init_instance(pi, why);
+	*ret = pi;
+	return 0;
+}
+
+int policy_instance_new(struct policy_module *m, const struct pcptune_shape *shape,
+			const int64_t *params, struct policy_instance **ret, char *why)
+{
+	struct policy_instance *pi = NULL;
+	int r;
+
+	if (policy_remote(m))
+		return host_why(why, -ENOTSUP, "policy \"%s\" runs in a process of its own",
+				policy_desc(m)->name);
+	r = make(m, shape, params, &pi, why);
+	if (!r)
+		r = init_instance(pi, why);
+	if (r)
+		policy_instance_free(pi);
+	else
+		*ret = pi;
+	return r;
+}
+
+int policy_instance_new_remote(struct policy_module *m, const struct pcptune_shape *shape,
+			       const int64_t *params, const void *state, size_t state_size,
+			       struct policy_instance **ret, char *why)
+{
+	struct policy_instance *pi = NULL;
+	int r = make(m, shape, params, &pi, why);
+
+	if (!r)
+		r = take_memory(pi, state_size, why);
 	if (r) {
 		policy_instance_free(pi);
 		return r;
 	}
+	pi->remote_size = state_size;
+	memcpy(pi->state, state, state_size);
 	*ret = pi;
 	return 0;
 }
@@ -306,21 +347,26 @@ static int check_decision(struct policy_instance *pi, char *why)
 	return r;
 }
 
+/* What decide() gave back, and what it left in pi->d and pi->changes. */
+static int check_answer(struct policy_instance *pi, int r, char *why)
+{
+	if (r)
+		return host_why(why, -EPROTO, "policy \"%s\": decide returned %d (%s)",
+				pi->desc->name, r,
+				r < 0 && r > INT_MIN ? strerror(-r) : "not 0 or -errno");
+	return check_decision(pi, why);
+}
+
 static int call(struct policy_instance *pi, const struct pcptune_sample *s, char *why)
 {
-	int r;
-
 	memset(pi->d, 0, sizeof(*pi->d));
 	pi->d->size = sizeof(*pi->d);
 	pi->d->change_size = (uint32_t)pi->change_size;
 	pi->d->max_changes = pi->n;
 	pi->d->changes = (struct pcptune_change *)pi->changes;
 	pi->traces = 0;
-	r = pi->desc->decide(pi->state, &pi->shape, pi->params, s, pi->d, &pi->host);
-	if (r)
-		return host_why(why, -EPROTO, "policy \"%s\": decide returned %d (%s)",
-				pi->desc->name, r, r < 0 ? strerror(-r) : "not 0 or -errno");
-	return check_decision(pi, why);
+	return check_answer(
+		pi, pi->desc->decide(pi->state, &pi->shape, pi->params, s, pi->d, &pi->host), why);
 }
 
 /* What the guard has to say about the changes of the policy, before the host shares the budget. */
@@ -338,13 +384,8 @@ static void guard_before(struct policy_instance *pi, const struct pcptune_sample
 	}
 }
 
-int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
-			   struct host_answer *ret, char *why)
+static int may_ask(const struct policy_instance *pi, const struct pcptune_sample *s, char *why)
 {
-	struct host_answer a = {0};
-	int r;
-
-	*ret = a;
 	if (s->n_cpus != pi->n || s->cpu_size < sizeof(struct pcptune_cpu))
 		return host_why(why, -EINVAL, "sample: %u entries of %u bytes, right are %u of %zu",
 				s->n_cpus, s->cpu_size, pi->n, sizeof(struct pcptune_cpu));
@@ -352,7 +393,15 @@ int policy_instance_decide(struct policy_instance *pi, const struct pcptune_samp
 		return host_why(why, -ESTALE,
 				"policy \"%s\" is benched: it broke its contract %u times",
 				pi->desc->name, BREACHES_MAX);
-	r = call(pi, s, why);
+	return 0;
+}
+
+/* r: of the contract; the rest is the host's. */
+static int conclude(struct policy_instance *pi, const struct pcptune_sample *s, int r,
+		    struct host_answer *ret)
+{
+	struct host_answer a = {0};
+
 	if (r) {
 		pi->words->breaches++;
 		return r;
@@ -368,4 +417,30 @@ int policy_instance_decide(struct policy_instance *pi, const struct pcptune_samp
 	memcpy(a.arg, pi->d->arg, sizeof(a.arg));
 	*ret = a;
 	return 0;
+}
+
+int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
+			   struct host_answer *ret, char *why)
+{
+	int r = may_ask(pi, s, why);
+
+	*ret = (struct host_answer){0};
+	return r ? r : conclude(pi, s, call(pi, s, why), ret);
+}
+
+/* Everything is copied once, and looked at in the copy: the other side may still write. */
+int policy_instance_take(struct policy_instance *pi, const struct pcptune_sample *s,
+			 const struct policy_reply *reply, struct host_answer *ret, char *why)
+{
+	int r = may_ask(pi, s, why);
+	uint32_t n;
+
+	*ret = (struct host_answer){0};
+	if (r)
+		return r;
+	memcpy(pi->d, reply->decision, sizeof(*pi->d));
+	n = pcptune_min_u32(pi->d->n_changes, pi->n);
+	memcpy(pi->changes, reply->changes, (size_t)n * pi->change_size);
+	memcpy(pi->state, reply->state, pi->remote_size);
+	return conclude(pi, s, check_answer(pi, reply->r, why), ret);
 }

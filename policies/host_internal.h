@@ -7,7 +7,7 @@
 
 #include "policies/host.h"
 
-#define HOST_WORD_MAX	  31u /* bytes of names and versions */
+#define HOST_WORD_MAX	  POLICY_NAME_MAX /* bytes of names and versions */
 #define HOST_UNIT_MAX	  15u
 #define HOST_TEXT_MAX	  240u /* bytes of a one-line text or a sentence */
 #define HOST_CHOICES_MAX  64u
@@ -15,6 +15,10 @@
 #define HOST_STRUCT_MAX	  4096u /* bytes: no struct of the interface grows beyond */
 #define HOST_STATE_MAX	  (UINT64_C(64) << 20)
 #define HOST_SEGMENTS_MAX 32u
+
+/* Does the descriptor's size cover this member? */
+#define HOST_HAS(p, member) \
+	((p)->size >= offsetof(struct pcptune_policy, member) + sizeof((p)->member))
 
 /* The mapped segments of one plug-in: every pointer of a descriptor must lead into them. */
 struct host_image {
@@ -34,11 +38,19 @@ int host_check_path(const char *real, char *why);
 int host_check_elf(const char *real, char *why);
 /* Segments of the loaded object that holds address; -ENOENT: no such object. */
 int host_image_of(const void *address, struct host_image *ret);
-/* The descriptor in full; file_name: what its name must be. */
+/* The descriptor but for its functions; file_name: what its name must be. */
+int host_check_data(const struct pcptune_policy *p, const struct host_image *img,
+		    const char *file_name, char *why);
+/* The descriptor in full. */
 int host_check_desc(const struct pcptune_policy *p, const struct host_image *img,
 		    const char *file_name, char *why);
 /* A module of a descriptor that was checked; NULL: no memory. */
 struct policy_module *host_module_new(const struct pcptune_policy *desc, const char *file);
+/* One whose code runs elsewhere. desc is malloc'ed, the module's on success. */
+struct policy_module *host_module_remote(struct pcptune_policy *desc, const struct policy_file *f);
+/* Why init() gave -EINVAL for these: the policy knows best. Static text. */
+const char *host_refusal(const struct pcptune_policy *p, const struct pcptune_shape *shape,
+			 const int64_t *params);
 /* The numbers at the head of a descriptor, known before loading. */
 int host_check_sizes(const struct pcptune_policy *p, char *why);
 /* Is this a sentence that policy_sentence() can fill in? */

@@ -1,0 +1,453 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Policies that are not ours: each has a process of its own, and what goes wrong there costs only it."""
+from daemon_fake import *
+
+# What decide() does before it answers, by name of the policy; most begin with their fourth sample,
+# so that there is a setting that has to stay.
+DEEDS = {
+    "good": "",
+    "crash": "if (sample->seq > 3) *(volatile int *)8 = 1;",
+    "loop": "if (sample->seq > 3) for (volatile int i = 1; i;) ;",
+    "sleeps": "if (sample->seq > 3) for (;;) pause();",
+    "ends": "if (sample->seq > 3) exit(0);",
+    "closes": "if (sample->seq > 3) { close(3); for (;;) pause(); }",
+    "babbles": "if (sample->seq > 3) { char b[8] = {0}; send(3, b, 8, 0); send(3, b, 8, 0); }",
+    "greedy": "if (sample->seq > 3) { char *m = malloc((size_t)1 << 30); if (!m) abort(); "
+              "memset(m, 1, (size_t)1 << 30); }",
+    "huge": "if (sample->seq > 3) for (;;) { char *m = malloc(1 << 20); if (!m) return -ENOMEM; "
+            "memset(m, 1, 1 << 20); }",
+    "high": "if (sample->seq > 3) { struct pcptune_change *c = pcptune_decision_add(d, 0, 1); "
+            "c->high = UINT32_MAX - 1; return 0; }",
+    "many": "if (sample->seq > 3) { d->n_changes = UINT32_MAX; return 0; }",
+    "scribbles": "if (sample->seq > 3) memset((void *)sample->cpus, 0xff, "
+                 "(size_t)sample->n_cpus * sample->cpu_size);",
+    "slow": "if (sample->seq > 3) { struct timespec a, b; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);"
+            " do clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b); "
+            "while ((b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000 < 60); }",
+}
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include <pcptune/policy.h>
+static const struct pcptune_param params[] = {
+	{"high", PCPTUNE_PARAM_INT, 0, 4, 100000, HIGH, "pages", "what the first active CPU gets", NULL},
+	{"odd", PCPTUNE_PARAM_ENUM, 0, 0, 1, 0, "", "init refuses yes", (const char *const[]){"no", "yes", NULL}},
+};
+static const struct pcptune_reason reasons[] = {{1, 0, "step", "step to {new:pages}"},
+	{2, 1, "wait", "wait"}};
+static size_t state_size(const struct pcptune_shape *s, const int64_t *p)
+{ (void)s; (void)p; return sizeof(uint32_t); }
+static const char *refusal(const struct pcptune_shape *s, const int64_t *p)
+{ (void)s; (void)p; return "odd is for others"; }
+static int init(void *st, const struct pcptune_shape *s, const int64_t *p)
+{ (void)st; (void)s; return p[1] ? -EINVAL : 0; }
+static int decide(void *st, const struct pcptune_shape *s, const int64_t *p,
+		  const struct pcptune_sample *sample, struct pcptune_decision *d,
+		  const struct pcptune_host *h)
+{
+	uint32_t *n = st;
+	(void)s;
+	h->trace(h->cookie, "hello");
+	DEED
+	if (sample->n_active && (*n)++ == 0) {
+		struct pcptune_change *c = pcptune_decision_add(d, sample->active[0], 1);
+		c->high = c->high_min = c->high_max = (uint32_t)p[0];
+		return 0;
+	}
+	d->reason = 2;
+	return 0;
+}
+CTOR
+const struct pcptune_policy pcptune_policy_v1 = {
+	PCPTUNE_POLICY_SIZES, .name = NAME, .version = "1", .summary = "one deed",
+	.params = params, .n_params = 2,
+	.reasons = reasons, .n_reasons = 2, .state_size = state_size, .init = init, .decide = decide,
+	.refusal = refusal,
+};
+"""
+
+
+def build(where, name, deed=None, high=600, ctor=""):
+    """NAME.so with that deed; a new file in place of the old, as a linker makes it."""
+    deed = DEEDS[name] if deed is None else deed
+    text = SOURCE.replace("DEED", deed).replace("NAME", f'"{name}"').replace("HIGH", str(high))
+    with open(f"{where}/{name}.c", "w") as f:
+        f.write(text.replace("CTOR", ctor))
+    r = run(["gcc", "-shared", "-fPIC", "-I", os.path.join(ROOT, "include"), "-o",
+             f"{where}/{name}.new", f"{where}/{name}.c"])
+    assert r.returncode == 0, r.stderr
+    os.chmod(f"{where}/{name}.new", 0o755)
+    os.rename(f"{where}/{name}.new", f"{where}/{name}.so")
+
+
+def place():
+    """A directory that policies are loaded from."""
+    requires("gcc")
+    d = tmp()
+    os.chmod(d, 0o755)
+    p = d
+    while p != "/":
+        m = os.stat(p).st_mode
+        if m & 0o022 and not m & 0o1000:
+            skip("the temporary directory is one that policies are not loaded from")
+        p = os.path.dirname(p)
+    return d
+
+
+def path(where):
+    return f"{where}:{POLICIES}"
+
+
+def children(d):
+    with open(f"/proc/{d.proc.pid}/task/{d.proc.pid}/children") as f:
+        return [int(p) for p in f.read().split()]
+
+
+def alive(d, f):
+    """Other targets are sampled and can be changed."""
+    def last():
+        return d.sql("SELECT max(seq_last) FROM sample WHERE target = ?", f.id)[0][0] or 0
+    before = last()
+    wait_for(lambda: last() > before)
+
+
+@test
+def a_good_one_runs_in_a_process_of_its_own_and_its_log_replays():
+    where = place()
+    build(where, "good")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"},
+               log={"chunk_ms": 50})
+    f = Fake(d, step_ms=5)
+    t = d.target("fake", policy="good", policy_state="running")
+    wait_for(lambda: f.dump()["cpus"][0]["high"] == 600)
+    assert len(children(d)) == 1, children(d)
+    with open(f"/proc/{d.proc.pid}/maps") as m:
+        assert "good.so" not in m.read(), "its code is not in the daemon"
+    with open(f"/proc/{children(d)[0]}/status") as s:
+        text = s.read()
+    assert "NoNewPrivs:\t1" in text
+    assert os.getsid(children(d)[0]) == children(d)[0]
+    fds = os.listdir(f"/proc/{children(d)[0]}/fd")
+    assert sorted(fds) == ["0", "1", "2", "3"], fds
+    if os.geteuid() == 0:
+        assert "Uid:\t65534\t65534" in text, "root's daemon runs it as nobody"
+    f.end()
+    wait_for(lambda: not children(d))
+    assert d.stop() == 0
+    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
+    assert r.returncode == 0, r
+    v = json.loads(r.stdout)
+    assert v["differ"] == 0 and v["derived"] == 1, v
+
+
+def benched(name, expect, replay=True, **plugin):
+    """What becomes of a policy, of the daemon, and of the target beside it."""
+    where = place()
+    build(where, name)
+    d = Daemon(policy_path=path(where), interval_ms=20, plugin=plugin,
+               default={"policy": "contention"}, rules=[{"program": "bad", "policy": name}],
+               log={"chunk_ms": 50})
+    other = Fake(d, name="other", step_ms=5)
+    f = Fake(d, name="bad", step_ms=5)
+    t = d.target("bad", policy_state="benched")
+    assert t["policy"] == "static" and f"{name} was benched" in t["why"], t
+    assert re.search(expect, t["why"]), t["why"]
+    assert f.dump()["cpus"][0]["high"] == 600, "the last good setting stays"
+    wait_for(lambda: d.sql("SELECT count(*) FROM event WHERE kind = 'benched'")[0][0] == 1)
+    assert d.sql("SELECT count(*) FROM event WHERE kind = 'policy-breach'")[0][0] == 3
+    wait_for(lambda: not children(d))
+    alive(d, other)
+    assert d.ctl("policy", target="bad", policy="kernel")["state"] == "running"
+    f.end()
+    other.end()
+    assert d.stop() == 0
+    if replay:
+        r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
+        assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+
+
+@test
+def a_crash_in_decide_costs_only_that_policy():
+    benched("crash", r"signal 11")
+
+
+@test
+def an_infinite_loop_is_ended_by_its_cpu_time():
+    benched("loop", r"ms of CPU time")
+
+
+@test
+def one_that_never_answers_is_ended_by_the_clock():
+    benched("sleeps", r"no answer within 300 ms", answer_ms=300)
+
+
+@test
+def an_exit_in_decide_costs_only_that_policy():
+    benched("ends", r"ended with status 0")
+
+
+@test
+def one_that_closes_its_socket_is_ended():
+    benched("closes", r"closed its socket", answer_ms=60000)
+
+
+@test
+def one_that_speaks_out_of_turn_is_ended():
+    benched("babbles", r"nobody asked")
+
+
+@test
+def a_huge_allocation_ends_at_its_limit():
+    if VARIANT != "release":
+        skip("sanitizers take more address space than a limit allows")
+    benched("greedy", r"signal 6", memory_mib=64)
+
+
+@test
+def allocating_without_end_is_refused_at_the_limit():
+    if VARIANT != "release":
+        skip("sanitizers take more address space than a limit allows")
+    # a replay runs here, without a limit
+    benched("huge", r"decide returned -12", replay=False, memory_mib=16, call_ms=5000,
+            answer_ms=20000)
+
+
+@test
+def a_high_out_of_range_is_a_broken_contract():
+    benched("high", r"value out of range")
+
+
+@test
+def more_changes_than_there_is_room_for_are_a_broken_contract():
+    benched("many", r"room is for")
+
+
+@test
+def an_answer_that_took_too_much_cpu_time_counts_and_is_a_broken_contract():
+    benched("slow", r"60 ms of CPU time|6\d ms of CPU time|no answer after", call_ms=20,
+            answer_ms=20000)
+
+
+@test
+def what_it_writes_into_its_sample_is_its_own_affair():
+    where = place()
+    build(where, "scribbles")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "scribbles"},
+               log={"chunk_ms": 50})
+    f = Fake(d, step_ms=5)
+    wait_for(lambda: f.dump()["cpus"][0]["high"] == 600)
+    wait_for(lambda: d.sql("SELECT max(seq_last) FROM sample")[0][0] > 20)
+    assert d.target("fake")["policy"] == "scribbles"
+    f.end()
+    assert d.stop() == 0
+    assert d.integrity() == "ok"
+
+
+@test
+def a_constructor_that_hangs_or_dies_does_not_keep_the_daemon():
+    where = place()
+    build(where, "good", ctor="__attribute__((constructor)) static void c(void) { abort(); }")
+    d = Daemon(policy_path=path(where), interval_ms=20)
+    f = Fake(d, step_ms=5)
+    r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "good"})
+    assert not r["ok"] and "signal 6" in r["error"], r
+    assert d.target("fake")["policy"] == "contention"
+    assert d.ctl("policy", target="fake")["why"] == "default"
+    build(where, "good", ctor="__attribute__((constructor)) static void c(void) { pause(); }")
+    with socketlib.socket(socketlib.AF_UNIX) as s:
+        s.settimeout(30 * SLOW)
+        s.connect(d.socket + ".ctl")
+        s.sendall(b'{"cmd":"policy","target":"fake","policy":"good"}\n{"cmd":"version"}\n')
+        for _ in range(5):
+            alive(d, f)
+        buf = b""
+        while buf.count(b"\n") < 2:
+            buf += s.recv(65536)
+    first, second = (json.loads(x) for x in buf.splitlines())
+    assert not first["ok"] and "did not start" in first["error"], first
+    assert second["ok"], "requests are answered in their order"
+    r = run([PCPTUNED, "--check", "-c", d.config, "--policy-path", path(where)])
+    assert r.returncode == 1 or "good" not in r.stdout
+    f.end()
+    assert d.stop() == 0
+
+
+@test
+def a_policy_by_hand_answers_when_it_is_in_force_or_refused():
+    where = place()
+    build(where, "good")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "static"})
+    f = Fake(d, step_ms=5)
+    time.sleep(0.5)
+    p = d.ctl("policy", target="fake", policy="good", params={"high": 700})
+    assert p["policy"] == "good" and p["state"] == "running" and p["params"]["high"] == 700, p
+    wait_for(lambda: f.dump()["cpus"][0]["high"] == 700)
+    time.sleep(0.5)
+    r = d.ctl_raw({"cmd": "policy", "target": "fake", "params": {"odd": "yes"}})
+    assert not r["ok"] and "odd is for others" in r["error"], r
+    r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "good", "params": {"hihg": 1}})
+    assert not r["ok"] and 'did you mean "high"' in r["error"], r
+    p = d.ctl("policy", target="fake", params={"high": 800})
+    assert p["params"] == {"high": 800, "odd": "no"}, p
+    wait_for(lambda: f.dump()["cpus"][0]["high"] == 800)
+    f.end()
+    assert d.stop() == 0
+
+
+@test
+def mistakes_in_its_parameters_are_found_before_a_start():
+    where = place()
+    build(where, "good")
+    d = Daemon(start=False, policy_path=path(where),
+               default={"policy": "good", "params": {"high": 1}},
+               rules=[{"program": "x", "policy": "good", "params": {"odd": "yes"}}])
+    r = run([PCPTUNED, "--check", "-c", d.config])
+    assert r.returncode == 1, r
+    assert "high" in r.stderr and "4..100000" in r.stderr and "odd is for others" in r.stderr, r.stderr
+
+
+def restarted(d, count=1):
+    """SIGHUP, and its end."""
+    before = d.stderr().count("eloaded")
+    os.kill(d.proc.pid, signal.SIGHUP)
+    wait_for(lambda: d.stderr().count("eloaded") > before)
+
+
+@test
+def a_file_that_was_written_anew_takes_over_at_a_reload_and_others_go_on():
+    where = place()
+    build(where, "good")
+    build(where, "scribbles", deed="")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "static"},
+               rules=[{"program": "a", "policy": "good"}, {"program": "b", "policy": "scribbles"}])
+    fakes = [Fake(d, name=n, step_ms=5) for n in ("a", "b", "c")]
+    d.ctl("policy", target="c", policy="good", params={"high": 700})
+    for f, high in zip(fakes, (600, 600, 700)):
+        wait_for(lambda: f.dump()["cpus"][0]["high"] == high)
+    time.sleep(0.5)
+    kids = set(children(d))
+    restarted(d)
+    assert set(children(d)) == kids, "nothing was written, nothing is started"
+    build(where, "good", high=900)
+    restarted(d)
+    wait_for(lambda: fakes[0].dump()["cpus"][0]["high"] == 900)
+    wait_for(lambda: d.ctl("policy", target="c")["params"] == {"high": 700, "odd": "no"} and
+             len(set(children(d)) - kids) == 2)
+    assert len(set(children(d)) & kids) == 1, "that of b"
+    assert d.ctl("policy", target="c")["why"] == "by the operator"
+    assert d.sql("SELECT count(*) FROM assignment WHERE policy = 'scribbles'")[0][0] == 1
+    for f in fakes:
+        f.end()
+    assert d.stop() == 0
+
+
+@test
+def a_bad_new_file_leaves_the_old_one_running():
+    where = place()
+    build(where, "good")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"})
+    f = Fake(d, step_ms=5)
+    t = d.target("fake", policy="good")
+    kids = children(d)
+    build(where, "good", high=900,
+          ctor="__attribute__((constructor)) static void c(void) { abort(); }")
+    restarted(d)
+    assert "not reloaded" in d.stderr() and "signal 6" in d.stderr()
+    with open(where + "/good.new", "w") as g:
+        g.write("no shared object")
+    os.chmod(where + "/good.new", 0o755)
+    os.rename(where + "/good.new", where + "/good.so")
+    restarted(d)
+    assert "no shared object of this machine" in d.stderr()
+    assert children(d) == kids and d.target("fake")["policy_state"] == "running"
+    build(where, "good", high=900)
+    restarted(d)
+    wait_for(lambda: f.dump()["cpus"][0]["high"] == 900)
+    f.end()
+    assert d.stop() == 0
+
+
+def installation():
+    """A copy of the programs with policies that are ours by their place and name."""
+    root = place()
+    os.makedirs(root + "/bin")
+    shutil.copytree(POLICIES, root + "/lib/pcptune/policies")
+    shutil.copy(PCPTUNED, root + "/bin")
+    return root
+
+
+class Installed(Daemon):
+    def __init__(self, root, **keys):
+        self.root = root
+        super().__init__(**keys)
+
+    def start(self):
+        global PCPTUNED
+        import harness
+        harness.PCPTUNED = self.root + "/bin/pcptuned"
+        try:
+            return super().start()
+        finally:
+            harness.PCPTUNED = PCPTUNED
+
+
+@test
+def one_of_ours_runs_in_the_daemon_and_is_held_to_its_time_too():
+    root = installation()
+    build(root + "/lib/pcptune/policies", "kernel", deed=DEEDS["slow"])
+    build(root + "/lib/pcptune/policies", "good")
+    d = Installed(root, interval_ms=20, default={"policy": "kernel"}, plugin={"call_ms": 20},
+                  rules=[{"program": "other", "policy": "good"}], log={"chunk_ms": 50})
+    other = Fake(d, name="other", step_ms=5)
+    f = Fake(d, step_ms=5)
+    t = d.target("fake", policy_state="benched")
+    assert re.search(r"one answer took \d+ ms of CPU time", t["why"]), t
+    assert f.dump()["cpus"][0]["high"] == 600
+    assert len(children(d)) == 1, "good.so lies at our place and is none of ours"
+    f.end()
+    other.end()
+    assert d.stop() == 0
+    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", root + "/lib/pcptune/policies",
+             "--json"])
+    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+
+
+@test
+def one_of_ours_that_was_written_anew_takes_over_at_a_reload():
+    root = installation()
+    where = root + "/lib/pcptune/policies"
+    build(where, "kernel", deed="", high=600)
+    d = Installed(root, interval_ms=20, default={"policy": "kernel"})
+    f = Fake(d, step_ms=5)
+    for high in (600, 900, 1200):
+        build(where, "kernel", deed="", high=high)
+        restarted(d)
+        wait_for(lambda: f.dump()["cpus"][0]["high"] == high)
+        time.sleep(0.4)
+    assert not children(d)
+    f.end()
+    assert d.stop() == 0
+
+
+@test
+def its_process_ends_with_the_daemon():
+    where = place()
+    build(where, "good")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"})
+    f = Fake(d, step_ms=5)
+    d.target("fake", policy="good")
+    kids = children(d)
+    assert kids
+    d.kill9()
+    wait_for(lambda: not any(os.path.exists(f"/proc/{k}") for k in kids))
+    f.end()
+
+
+main()

@@ -222,8 +222,8 @@ static void run_job(const struct grid *g, struct grid_job *job)
 		return;
 	job->moved = job->r.alloc_zone + job->r.free_zone - g->t->unlisted_pages;
 	job->memory = job->r.high_peak > job->r.held_peak ? job->r.high_peak : job->r.held_peak;
-	if (g->budget)
-		job->memory = g->budget;
+	if (g->budget) /* rules that move high by themselves may hold more */
+		job->memory = g->budget > job->r.held_peak ? g->budget : job->r.held_peak;
 	run_split(g, job);
 	job->has_floor = g->t->events && !oracle_belady(g->t->events, g->t->n_events, g->t->n_cpus,
 							job->memory, &floor);

@@ -96,6 +96,15 @@ static const char *refusal(const struct pcptune_shape *shape, const int64_t *p)
 	return "high_min is above high_max";
 }
 
+/* high_max moves high without asking: all of them together stay within the budget. */
+static uint32_t within_budget(const struct pcptune_shape *shape, uint32_t cpus, uint32_t batch,
+			      uint32_t high)
+{
+	uint64_t all = (uint64_t)cpus * shape->n_zones;
+
+	return pcptune_min_u32(high, pcptune_zone_high(shape->budget_pages / all, 1, batch));
+}
+
 static struct bounds wanted(const struct pcptune_shape *shape, const int64_t *p, uint32_t cpus)
 {
 	uint64_t managed = zone_managed(shape), low = shape->low_wmark_pages / shape->n_zones;
@@ -107,6 +116,10 @@ static struct bounds wanted(const struct pcptune_shape *shape, const int64_t *p,
 	/* the one generation whose batch follows its high */
 	if (rules == PCPTUNE_RULES_G0B && p[P_FRACTION])
 		b.batch = k.batch;
+	if (shape->budget_pages) {
+		b.max = within_budget(shape, cpus, k.batch, b.max);
+		b.min = pcptune_min_u32(b.min, b.max);
+	}
 	if (p[P_MIN])
 		b.min = (uint32_t)p[P_MIN];
 	if (p[P_MAX])

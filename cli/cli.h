@@ -132,6 +132,9 @@ int cmd_log(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_set(int argc, char **argv);
 int cmd_unset(int argc, char **argv);
+int cmd_advise(int argc, char **argv);
+int cmd_apply(int argc, char **argv);
+int cmd_revert(int argc, char **argv);
 int cmd_policy(int argc, char **argv);
 int cmd_policies(int argc, char **argv);
 int cmd_counters(int argc, char **argv);
@@ -147,6 +150,7 @@ extern const struct cli_option options_run[], options_status[], options_targets[
 extern const struct cli_option options_explain[], options_set[], options_unset[], options_policy[];
 extern const struct cli_option options_policies[], options_counters[], options_check_config[];
 extern const struct cli_option options_simulate[];
+extern const struct cli_option options_advise[], options_apply[], options_revert[];
 extern const struct cli_option options_verify[], options_trace[], options_curve[], options_eval[],
 	options_version[], options_help[];
 

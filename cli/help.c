@@ -113,7 +113,7 @@ static const char completion_tail[] =
 	"\t\telse\n"
 	"\t\t\tCOMPREPLY=($(compgen -W \"$(_pcptune_policies)\" -- \"$cur\"))\n"
 	"\t\tfi ;;\n"
-	"\tstatus | unset | counters)\n"
+	"\tstatus | unset | advise | counters)\n"
 	"\t\tCOMPREPLY=($(compgen -W \"$(_pcptune_targets)\" -- \"$cur\")) ;;\n"
 	"\tpolicies) COMPREPLY=($(compgen -W \"$(_pcptune_policies)\" -- \"$cur\")) ;;\n"
 	"\ttrace)\n"

@@ -13,7 +13,7 @@ _pcptune_policies() {
 _pcptune() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local verb=${COMP_WORDS[1]} opts= kind=
-	local verbs="run status targets log explain set unset policy policies counters check-config verify trace curve eval simulate version help" limits="high= high_min= high_max= batch= scale_max= rules="
+	local verbs="run status targets log explain set unset advise apply revert policy policies counters check-config verify trace curve eval simulate version help" limits="high= high_min= high_max= batch= scale_max= rules="
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -28,6 +28,9 @@ _pcptune() {
 	explain) opts="--db --policy-path --socket --json --help" ;;
 	set) opts="--zone --cpu --socket --json --help" ;;
 	unset) opts="--zone --cpu --socket --json --help" ;;
+	advise) opts="--from --to --policy --set --db --policy-path --socket --json --help" ;;
+	apply) opts="--db --socket --json --help" ;;
+	revert) opts="--db --socket --json --help" ;;
 	policy) opts="--socket --json --help" ;;
 	policies) opts="--generations --markdown --policy-path --json --help" ;;
 	counters) opts="--cpus --markdown --socket --json --help" ;;
@@ -70,6 +73,17 @@ _pcptune() {
 	unset:--zone | unset:-z) kind=none ;;
 	unset:--cpu | unset:-c) kind=none ;;
 	unset:--socket | unset:-s) kind=file ;;
+	advise:--from) kind=none ;;
+	advise:--to) kind=none ;;
+	advise:--policy | advise:-p) kind=policy ;;
+	advise:--set) kind=none ;;
+	advise:--db | advise:-d) kind=file ;;
+	advise:--policy-path) kind=directory ;;
+	advise:--socket | advise:-s) kind=file ;;
+	apply:--db | apply:-d) kind=file ;;
+	apply:--socket | apply:-s) kind=file ;;
+	revert:--db | revert:-d) kind=file ;;
+	revert:--socket | revert:-s) kind=file ;;
 	policy:--socket | policy:-s) kind=file ;;
 	policies:--policy-path) kind=directory ;;
 	counters:--socket | counters:-s) kind=file ;;
@@ -130,7 +144,7 @@ _pcptune() {
 		else
 			COMPREPLY=($(compgen -W "$(_pcptune_policies)" -- "$cur"))
 		fi ;;
-	status | unset | counters)
+	status | unset | advise | counters)
 		COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur")) ;;
 	policies) COMPREPLY=($(compgen -W "$(_pcptune_policies)" -- "$cur")) ;;
 	trace)

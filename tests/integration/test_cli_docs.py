@@ -135,7 +135,7 @@ def bash_completes_commands_options_and_values():
 @test
 def bash_completes_targets_and_policies():
     f = Fake(targets={"targets": [{"id": 1, "name": "web"}, {"id": 2, "name": "sqlite3"}]})
-    for name in ("status", "set", "unset", "policy", "counters"):
+    for name in ("status", "set", "unset", "advise", "policy", "counters"):
         assert complete(name, "w", socket=f.socket) == ["web"], name
     assert complete("status", "") == [], "no daemon, no words, no message"
     assert complete("policy", "web", "st", socket=f.socket) == ["static"]

@@ -31,6 +31,8 @@ FLAGS_asan    = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefi
 FLAGS_tsan    = -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT	 = $(FLAGS_$(VARIANT))
 # what the daemon does for each CPU in each interval
+# programs are compiled as programs are
+AS_PROGRAM = -fPIE
 HOT	 = $(if $(filter release,$(VARIANT)),-O3)
 CPPFLAGS += -I. -Iinclude -D_GNU_SOURCE -DPCPTUNE_LIBDIR='"$(LIBDIR)"' -DPCPTUNE_SYSCONFDIR='"$(SYSCONFDIR)"'
 CFLAGS	+= -std=gnu17 $(OPT) $(WARN) $(WERROR) -fPIC -pthread -fvisibility=hidden
@@ -67,6 +69,7 @@ FUZZ_SRC    := $(wildcard tests/fuzz/*.c)
 
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 $(call obj,$(LIB_SRC) $(HOST_SRC) $(POLICY_SRC) $(DAEMON_SRC)): CFLAGS += $(HOT)
+$(call obj,$(BENCH_SRC)): CFLAGS += $(AS_PROGRAM)
 
 POLICIES := $(patsubst policies/%.c,$(B)/lib/pcptune/policies/%.so,$(POLICY_SRC))
 UNITS	 := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT_SRC))

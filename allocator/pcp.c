@@ -21,6 +21,7 @@
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
+#include "allocator/rings.h"
 
 #define RING_MIN  256u
 #define BULK_HOLD 64u
@@ -316,6 +317,13 @@ bool pcpa_pcp_forget_places(struct pcptune_cpu_block *b)
 {
 	size_t n = 0;
 
+	if (pcpa_rings_mapped(b)) {
+		for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
+			if (pcpa_list_count(&b->list[i]))
+				return false;
+		pcpa_rings_forget(b);
+		return true;
+	}
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		if (pcpa_list_count(&b->list[i]))
 			return false;
@@ -349,9 +357,10 @@ void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone)
 {
 	int saved = errno;
 
-	map_rings(b, pcpa_heap.high_limit[zone]);
 	if (pcpa_by_sections(b))
-		pcpa_sections_begin(b);
+		pcpa_sections_begin(b, pcpa_heap.high_limit[zone]);
+	else
+		map_rings(b, pcpa_heap.high_limit[zone]);
 	set_defaults(b, zone);
 	pcpa_put(&b->pcp.reserved[PCPA_PCP_STATE], PCPA_PCP_READY);
 	errno = saved;

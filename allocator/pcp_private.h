@@ -173,8 +173,8 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 /* pcpa_pcp_drain() of these lists. */
 void pcpa_sections_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
 			 uint64_t pages, enum pcpa_cause cause, enum pcpa_path path);
-/* New rings. */
-void pcpa_sections_begin(struct pcptune_cpu_block *b);
+/* First use of a CPU: rings, and high_limit. */
+void pcpa_sections_begin(struct pcptune_cpu_block *b, uint32_t high_limit);
 /* In the child of a fork, stopped: blocks to where they belong when the head is position 0. */
 void pcpa_sections_begin_at_zero(struct pcptune_list *l);
 /* Turns a ring of n places (a power of two) so that place i holds what i + by did. */

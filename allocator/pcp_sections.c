@@ -42,6 +42,7 @@
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
+#include "allocator/rings.h"
 
 #define TRIES 16u
 
@@ -53,8 +54,7 @@ static uint32_t to_ring;
 /* Blocks pushed since the last pop of a list. */
 static uint32_t run_of(const struct pcptune_list *l)
 {
-	return ((uint32_t)pcpa_get(&l->word) - pcpa_get(&l->mark) + 1) &
-	       (uint32_t)PCPTUNE_WORD_MASK;
+	return ((uint32_t)pcpa_get(&l->word) - pcpa_get(&l->mark)) & (uint32_t)PCPTUNE_WORD_MASK;
 }
 
 /* Pages freed since the last look: those that no allocation followed, and the others. */
@@ -310,7 +310,7 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned lis
 	if (pcpa_pcp_has(&b->pcp, PCPTUNE_RT_FREE_HIGH) && order && order <= PCPTUNE_COSTLY_ORDER)
 		own = pcptune_min_u32(own, count + pcptune_max_u32(1, batch >> order));
 	own = pcptune_max_u32(own, count + least);
-	set_room(b, list, pcptune_min_u32(own, l->limit - (PCPA_MAX_MOVE >> order) - 2));
+	set_room(b, list, pcptune_min_u32(own, PCPA_RING_ROOM));
 }
 
 void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b)
@@ -328,11 +328,13 @@ void pcpa_sections_restart(struct pcptune_cpu_block *b)
 	b->pcp.reserved[PCPA_PCP_SEEN] = 0;
 	if (!pcpa_by_sections(b))
 		return;
+	if (!pcpa_rings_rebind(b))
+		w->stop |= PCPA_STOP_LOST;
 	w->stop |= PCPA_STOP_TO_RING;
 	w->calm = w->calm_seen = 0;
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		w->freed[i] = 0;
-		b->list[i].mark = 1;
+		b->list[i].mark = 0;
 		set_room(b, i, w->room[i]);
 	}
 	pcpa_put(&to_ring, 1);
@@ -361,9 +363,12 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 
 /* ---- rings ---- */
 
-void pcpa_sections_begin(struct pcptune_cpu_block *b)
+void pcpa_sections_begin(struct pcptune_cpu_block *b, uint32_t high_limit)
 {
 	const struct pcpa_zone *z = pcpa_zone_of_block(b);
+
+	pcpa_put(&b->pcp.high_limit,
+		 pcpa_rings_map(b) ? pcptune_min_u32(high_limit, PCPA_RING_ROOM) : 0);
 
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		struct pcptune_list *l = &b->list[i];
@@ -373,7 +378,7 @@ void pcpa_sections_begin(struct pcptune_cpu_block *b)
 		l->base = z->base;
 		l->end = z->n_pages;
 		l->pages = (uintptr_t)z->pages;
-		l->mark = 1;
+		l->mark = 0;
 	}
 	pcpa_rseq_show(b);
 }
@@ -585,7 +590,7 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	pcpa_state_store(&b->pcp, &s);
-	n = move_in(z, b, list, order, n);
+	n = move_in(z, b, list, order, pcptune_min_u32(n, PCPA_RING_MOVE));
 	grant(z, b, list, 0);
 	return n;
 }

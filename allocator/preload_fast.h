@@ -25,6 +25,7 @@
 #include <pcptune/rules.h>
 
 #include "allocator/preload.h"
+#include "allocator/rings.h"
 #include "allocator/rseq.h"
 
 /* Where there is one zone alone: what lies outside is not ours. bytes: else 0; written last. */
@@ -95,16 +96,18 @@ static inline uint64_t preload_counted(size_t pages)
 	"cmpl %k[tag], 8(%[w], %[i])\n\t" \
 	"jne %l[no]\n\t"
 
-/* The same for any order with a list, and l becomes that list. */
-#define PRELOAD_ASM_LIST_BY_TAG         \
-	"movq 48(%[l]), %[w]\n\t"       \
-	"shlq $4, %[i]\n\t"             \
-	"movl 8(%[w], %[i]), %k[i]\n\t" \
-	"subl %[in_use], %k[i]\n\t"     \
-	"cmpl %[last], %k[i]\n\t"       \
-	"ja %l[no]\n\t"                 \
-	"shlq $6, %[i]\n\t"             \
+/* The same for any order with a list, and l becomes that list: they follow each other. */
+#define PRELOAD_ASM_LIST_BY_TAG           \
+	"movq 48(%[l]), %[w]\n\t"         \
+	"shlq $4, %[i]\n\t"               \
+	"movl 8(%[w], %[i]), %k[i]\n\t"   \
+	"subl %[in_use], %k[i]\n\t"       \
+	"cmpl %[last], %k[i]\n\t"         \
+	"ja %l[no]\n\t"                   \
+	"imulq %[stride], %[i], %[i]\n\t" \
 	"addq %[i], %[l]\n\t"
+
+#define PRELOAD_STRIDE "i"
 
 /* Tags are as good an index as orders: the difference goes into the instruction's constant. */
 #define PRELOAD_BIAS PRELOAD_GUESS
@@ -142,7 +145,9 @@ static inline uint64_t preload_rank(size_t size)
 	"sub %w[i], %w[i], %[in_use]\n\t"  \
 	"cmp %w[i], %[last]\n\t"           \
 	"b.hi %l[no]\n\t"                  \
-	"add %[l], %[l], %[i], lsl #6\n\t"
+	"madd %[l], %[i], %[stride], %[l]\n\t"
+
+#define PRELOAD_STRIDE "r"
 
 #define PRELOAD_BIAS 0u /* a constant of that size does not fit */
 
@@ -157,13 +162,14 @@ static inline __attribute__((always_inline)) bool preload_pop(uint64_t rank, voi
 {
 	uint64_t l, w, i, r;
 
-	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_OWN_LIST PCPA_ASM_POP
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
-			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(rank),
-				[own] "i"((long)offsetof(struct pcpa_fast, own) -
-					  (long)(PRELOAD_RANK * sizeof(void *)))
-			      : "memory", "cc"
-			      : no);
+	__asm__ volatile goto(
+		PCPA_ASM_BEGIN(no) PCPA_ASM_OWN_LIST PCPA_ASM_POP
+		: [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
+		: [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(rank),
+		  [own] "i"((long)offsetof(struct pcpa_fast, own) -
+			    (long)(PRELOAD_RANK * sizeof(void *)))
+		: "memory", "cc"
+		: no);
 	*ret_block = (void *)r;
 	return true;
 no:
@@ -172,11 +178,11 @@ no:
 
 static inline __attribute__((always_inline)) bool preload_push_guessed(void *block, uint64_t tag)
 {
-	uint64_t l, w, i, r;
+	uint64_t l, w, i;
 
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no)
 				      PCPA_ASM_OWN_LIST PCPA_ASM_FIND PRELOAD_ASM_TAG PCPA_ASM_PUSH
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
 			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast),
 				[order] "r"(tag - PRELOAD_GUESS + PRELOAD_BIAS),
 				[own] "i"((long)offsetof(struct pcpa_fast, own) -
@@ -191,14 +197,15 @@ no:
 
 static inline __attribute__((always_inline)) bool preload_push(void *block)
 {
-	uint64_t l, w, i, r;
+	uint64_t l, w, i;
 
 	__asm__ volatile goto(
 		PCPA_ASM_BEGIN(no)
 			PRELOAD_ASM_FIRST_LIST PCPA_ASM_FIND PRELOAD_ASM_LIST_BY_TAG PCPA_ASM_PUSH
-		: [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+		: [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
 		: [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast),
 		  [own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
+		  [stride] PRELOAD_STRIDE((uint64_t)PCPA_TWIN_STRIDE),
 		  [in_use] "i"(PCPA_IN_USE << 8), [last] "i"(PCPTUNE_COSTLY_ORDER)
 		: "memory", "cc"
 		: no);
@@ -207,7 +214,7 @@ no:
 	return false;
 }
 
-_Static_assert(PCPA_OWN_ROW * sizeof(void *) == 64 && sizeof(struct pcptune_list) == 64 &&
+_Static_assert(PCPA_OWN_ROW * sizeof(void *) == 64 && PCPA_TWIN_STRIDE < INT32_MAX &&
 		       sizeof(struct pcpa_page) == 16 && offsetof(struct pcpa_page, tag) == 8 &&
 		       offsetof(struct pcpa_page, kind) == 10 && PCPA_BACKED == 0,
 	       "the sections know these");

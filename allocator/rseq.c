@@ -19,24 +19,27 @@
 #include <sys/mman.h>
 
 #include "allocator/pcp.h"
+#include "allocator/rings.h"
 #include "allocator/rseq.h"
 
 struct pcpa_fast pcpa_fast;
 struct pcpa_lists pcpa_home_lists[PCPTUNE_N_LISTS];
 
-/* Nothing to pop, and no block is of its zone. */
-static const uint64_t nothing;
-static struct pcptune_list idle = {.private_ring = (uintptr_t)&nothing};
+/* All zero, so mere address space: nothing to pop, and no block is of its zone. */
+static struct pcpa_no_list {
+	struct pcptune_list list;
+	char places[PCPA_INLINE_RING + PCPA_RING_BYTES];
+} idle;
 
 /* The same for good: in PCPA_LISTS it is never replaced. */
-static struct pcptune_list dead = {.private_ring = (uintptr_t)&nothing};
+static struct pcpa_no_list dead;
 
 /* As data, so that a section that comes before us finds it. Ranges are an extension. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpedantic"
-#define IDLE                                                       \
-	{                                                          \
-		.of_cpu = { [0 ... PCPA_INLINE_CPUS - 1] = &idle } \
+#define IDLE                                                            \
+	{                                                               \
+		.of_cpu = { [0 ... PCPA_INLINE_CPUS - 1] = &idle.list } \
 	}
 struct pcpa_inline_lists PCPA_LISTS[PCPA_INLINE_ORDERS]
 	__attribute__((aligned(64))) = {IDLE, IDLE, IDLE, IDLE};
@@ -132,8 +135,9 @@ static void show_inline(void **entry, void *l)
 {
 	void *old = __atomic_load_n(entry, __ATOMIC_RELAXED);
 
-	while (old != &dead && !__atomic_compare_exchange_n(entry, &old, l, false, __ATOMIC_SEQ_CST,
-							    __ATOMIC_RELAXED))
+	while (old != &dead.list &&
+	       !__atomic_compare_exchange_n(entry, &old, l, false, __ATOMIC_SEQ_CST,
+					    __ATOMIC_RELAXED))
 		;
 }
 
@@ -142,7 +146,8 @@ static void end_inline(void)
 {
 	for (unsigned list = 0; list < PCPA_INLINE_ORDERS; list++)
 		for (unsigned cpu = 0; cpu < PCPA_INLINE_CPUS; cpu++)
-			__atomic_store_n(&inline_lists[list].of_cpu[cpu], &dead, __ATOMIC_SEQ_CST);
+			__atomic_store_n(&inline_lists[list].of_cpu[cpu], &dead.list,
+					 __ATOMIC_SEQ_CST);
 }
 
 void pcpa_rseq_show(struct pcptune_cpu_block *b)
@@ -154,7 +159,9 @@ void pcpa_rseq_show(struct pcptune_cpu_block *b)
 		struct pcptune_list *l = &b->list[list];
 
 		if (pcpa_get(&pcpa_words(b)->stop) || !l->private_ring)
-			l = &idle;
+			l = &idle.list;
+		else
+			l = pcpa_twin(l);
 		__atomic_store_n(&pcpa_fast.zone[zone][list].of_cpu[cpu], l, __ATOMIC_RELEASE);
 		if (pcpa_heap.home[cpu] != zone)
 			continue;
@@ -169,7 +176,7 @@ void pcpa_rseq_start(void)
 {
 	uint32_t cpus = pcpa_heap.n_slots - 1;
 
-	if (wants_locked() || pcpa_rseq_why_not() || !make_tables())
+	if (wants_locked() || pcpa_rseq_why_not() || !pcpa_rings_possible() || !make_tables())
 		return;
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		for (uint32_t slot = 0; slot < cpus; slot++) {

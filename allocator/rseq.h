@@ -22,10 +22,11 @@
  *             that finds `word` as it was when that place was chosen
  *   tail      whoever holds pcp.lock
  *   bound     whoever holds pcp.lock, by a section as above: it is never below the head
- *   mark      pops: the word before. How many pushes followed the last pop tells the rules how many
+ *   mark      pops: the word after it. How many pushes followed the last pop tells the rules how many
  *             frees there were in a row
  *
  * `reserved` of a list is the mask of its ring here. Other words of a CPU lie in its sixth list.
+ * Sections find a list by its twin (rings.h).
  */
 #ifndef PCPA_RSEQ_H
 #define PCPA_RSEQ_H
@@ -109,6 +110,7 @@ extern PCPA_API struct pcpa_inline_lists PCPA_LISTS[PCPA_INLINE_ORDERS];
 
 /* Bits of `stop`. While there is one, the idle list is in the tables. */
 #define PCPA_STOP_OWNER	  1u /* the holder of pcp.lock has the lists for itself */
+#define PCPA_STOP_LOST	  2u /* the child of a fork could not map what sections need */
 #define PCPA_STOP_TO_RING 4u /* the next call should come to a slow path, for the agent's sake */
 
 /* How a section ended. */

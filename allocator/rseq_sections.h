@@ -116,11 +116,12 @@ static inline __attribute__((always_inline)) void *pcpa_section_pop(struct pcpa_
 {
 	uint64_t l, w, i, r;
 
-	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_TABLE PCPA_ASM_POP
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
-			      : [area] "r"(PCPA_AREA), [lists] "r"(lists)
-			      : "memory", "cc"
-			      : no, again);
+	__asm__ volatile goto(
+		PCPA_ASM_BEGIN(again) PCPA_ASM_TABLE PCPA_ASM_POP
+		: [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
+		: [area] "r"(PCPA_AREA), [lists] "r"(lists)
+		: "memory", "cc"
+		: no, again);
 	*ret_how = PCPA_SECTION_DONE;
 	return (void *)r;
 no:
@@ -137,12 +138,13 @@ static inline __attribute__((always_inline)) bool pcpa_section_pop_own(unsigned 
 {
 	uint64_t l, w, i, r;
 
-	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_OWN_LIST PCPA_ASM_POP
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
-			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
-				[own] "i"(offsetof(struct pcpa_fast, own))
-			      : "memory", "cc"
-			      : no);
+	__asm__ volatile goto(
+		PCPA_ASM_BEGIN(no) PCPA_ASM_OWN_LIST PCPA_ASM_POP
+		: [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
+		: [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
+		  [own] "i"(offsetof(struct pcpa_fast, own))
+		: "memory", "cc"
+		: no);
 	*ret_block = (void *)r;
 	return true;
 no:
@@ -153,10 +155,10 @@ no:
 static inline __attribute__((always_inline)) enum pcpa_section
 pcpa_section_push(struct pcpa_lists *lists, void *block)
 {
-	uint64_t l, w, i, r;
+	uint64_t l, w, i;
 
 	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_TABLE PCPA_ASM_PUSH
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
 			      : [area] "r"(PCPA_AREA), [lists] "r"(lists), [block] "r"(block)
 			      : "memory", "cc"
 			      : no, again);
@@ -173,11 +175,11 @@ again:
  */
 static inline __attribute__((always_inline)) bool pcpa_section_push_own(void *block, unsigned order)
 {
-	uint64_t l, w, i, r;
+	uint64_t l, w, i;
 
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no)
 				      PCPA_ASM_OWN_LIST PCPA_ASM_FIND PCPA_ASM_TAG PCPA_ASM_PUSH
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
 			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
 				[own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
 				[tag] "r"(order + pcpa_tag(PCPA_IN_USE, 0))
@@ -195,7 +197,7 @@ static inline enum pcpa_section pcpa_section_store(const struct pcptune_list *li
 	uint64_t l;
 
 	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_STORE
-			      : [l] "=&r"(l)
+			      : [l] PCPA_LIST_IN(l)
 			      : [area] "r"(PCPA_AREA), [cpu] "r"(cpu), [list] "r"(list),
 				[word] "r"(word), [at] "r"(at), [value] "r"(value)
 			      : "memory", "cc"
@@ -210,8 +212,6 @@ again:
 _Static_assert(offsetof(struct pcpa_fast, n_cpus) == 0 &&
 		       offsetof(struct pcpa_lists, of_cpu) == 8 &&
 		       offsetof(struct pcptune_list, word) == 0 &&
-		       offsetof(struct pcptune_list, private_ring) == 16 &&
-		       offsetof(struct pcptune_list, reserved) == 24 &&
 		       offsetof(struct pcptune_list, bound) == 28 &&
 		       offsetof(struct pcptune_list, base) == 32 &&
 		       offsetof(struct pcptune_list, end) == 40 &&

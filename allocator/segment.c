@@ -154,7 +154,11 @@ static void *map_segment(void *at, size_t size)
 		pcpa_sys_close(fd);
 	}
 	segment_file.fd = -1;
-	return mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+	map = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | fixed, -1, 0);
+	if (map == MAP_FAILED)
+		map = mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed,
+			   -1, 0);
+	return map;
 }
 
 static uint64_t round_to(uint64_t v, uint64_t unit)

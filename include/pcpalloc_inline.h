@@ -36,7 +36,7 @@
 #include <pcpalloc.h>
 
 #ifndef PCPA_LISTS
-#define PCPA_LISTS pcpa_lists_1
+#define PCPA_LISTS pcpa_lists_2
 #endif
 #define PCPA_TEXT_OF(x) #x
 #define PCPA_TEXT(x)	PCPA_TEXT_OF(x)
@@ -60,13 +60,14 @@
  * is one that is always empty and always full. Written by the library alone. A list is 64 bytes, at
  * these offsets:
  *
- *    0  u64  word: position of the head in the low 24 bits
- *   16  ptr  ring of block addresses; the place below the lowest block is NULL
- *   24  u32  mask of positions
- *   28  u32  masked position at which a push gives up
+ *    0  u64  word: position of the head in the low 24 bits; its place by the low 16 bits
+ *   28  u32  place at which a push gives up
  *   32  u64  address of the zone, 40 u64 its pages
  *   48  ptr  page descriptors
- *   56  u32  low half of the word before the last pop
+ *   56  u32  low half of the word after the last pop
+ *
+ * PCPA_INLINE_RING bytes behind it begin 2^16 places of block addresses. The place below the lowest
+ * block is NULL.
  */
 struct pcpa_inline_lists {
 	uint32_t reserved;
@@ -77,6 +78,14 @@ struct pcpa_inline_lists {
 #if defined(__x86_64__)
 
 #define PCPA_RSEQ_SIG "0x53053053"
+
+#define PCPA_INLINE_RING 4096
+
+/*
+ * One register in all sections: a word that was stored a moment ago is read again five times faster
+ * if the address is in the same register as it was.
+ */
+#define PCPA_LIST_IN "=&d"
 
 /* Offsets in the rseq area: cpu_id 4, rseq_cs 8. */
 #define PCPA_ASM_BEGIN(again)                           \
@@ -106,18 +115,17 @@ struct pcpa_inline_lists {
 					     "jae %l[no]\n\t" \
 					     "movq 8(%[lists], %[l], 8), %[l]\n\t"
 
-#define PCPA_ASM_POP                     \
-	"movq (%[l]), %[w]\n\t"          \
-	"leal -1(%k[w]), %k[i]\n\t"      \
-	"andl 24(%[l]), %k[i]\n\t"       \
-	"movq 16(%[l]), %[r]\n\t"        \
-	"movq (%[r], %[i], 8), %[r]\n\t" \
-	"testq %[r], %[r]\n\t"           \
-	"je %l[no]\n\t"                  \
-	"movl %k[w], 56(%[l])\n\t"       \
-	"addq $0xffffff, %[w]\n\t"       \
-	"movq %[w], (%[l])\n"            \
-	"2:\n\t"
+/* The place is that of the new head. */
+#define PCPA_ASM_POP                                                    \
+	"movq (%[l]), %[w]\n\t"                                         \
+	"addq $0xffffff, %[w]\n\t"                                      \
+	"movzwl %w[w], %k[i]\n\t"                                       \
+	"movq " PCPA_TEXT(PCPA_INLINE_RING) "(%[l], %[i], 8), %[r]\n\t" \
+					    "testq %[r], %[r]\n\t"      \
+					    "je %l[no]\n\t"             \
+					    "movl %k[w], 56(%[l])\n\t"  \
+					    "movq %[w], (%[l])\n"       \
+					    "2:\n\t"
 
 /* i: number of the page. An address between two pages turns into a number above all others. */
 #define PCPA_ASM_FIND             \
@@ -127,21 +135,23 @@ struct pcpa_inline_lists {
 	"cmpq 40(%[l]), %[i]\n\t" \
 	"jae %l[no]\n\t"
 
-#define PCPA_ASM_PUSH                        \
-	"movq (%[l]), %[w]\n\t"              \
-	"movl 24(%[l]), %k[i]\n\t"           \
-	"andl %k[w], %k[i]\n\t"              \
-	"cmpl 28(%[l]), %k[i]\n\t"           \
-	"je %l[no]\n\t"                      \
-	"movq 16(%[l]), %[r]\n\t"            \
-	"movq %[block], (%[r], %[i], 8)\n\t" \
-	"addq $0x1000001, %[w]\n\t"          \
-	"movq %[w], (%[l])\n"                \
-	"2:\n\t"
+#define PCPA_ASM_PUSH                                                             \
+	"movq (%[l]), %[w]\n\t"                                                   \
+	"movzwl %w[w], %k[i]\n\t"                                                 \
+	"cmpl 28(%[l]), %k[i]\n\t"                                                \
+	"je %l[no]\n\t"                                                           \
+	"movq %[block], " PCPA_TEXT(PCPA_INLINE_RING) "(%[l], %[i], 8)\n\t"       \
+						      "addq $0x1000001, %[w]\n\t" \
+						      "movq %[w], (%[l])\n"       \
+						      "2:\n\t"
 
 #elif defined(__aarch64__)
 
 #define PCPA_RSEQ_SIG "0xd428bc00"
+
+#define PCPA_INLINE_RING 65536 /* a page may be as large */
+
+#define PCPA_LIST_IN "=&r"
 
 #define PCPA_ASM_BEGIN(again)                           \
 	".pushsection __rseq_cs, \"aw?\"\n\t"           \
@@ -174,18 +184,17 @@ struct pcpa_inline_lists {
 						   "add %[l], %[lists], %[l], lsl #3\n\t" \
 						   "ldr %[l], [%[l], #8]\n\t"
 
-#define PCPA_ASM_POP                           \
-	"ldr %[w], [%[l]]\n\t"                 \
-	"ldr %w[r], [%[l], #24]\n\t"           \
-	"sub %w[i], %w[w], #1\n\t"             \
-	"and %w[i], %w[i], %w[r]\n\t"          \
-	"ldr %[r], [%[l], #16]\n\t"            \
-	"ldr %[r], [%[r], %w[i], uxtw #3]\n\t" \
-	"cbz %[r], %l[no]\n\t"                 \
-	"str %w[w], [%[l], #56]\n\t"           \
-	"mov %w[i], #0xffffff\n\t"             \
-	"add %[w], %[w], %[i]\n\t"             \
-	"stlr %[w], [%[l]]\n"                  \
+#define PCPA_ASM_POP                       \
+	"ldr %[w], [%[l]]\n\t"             \
+	"mov %w[i], #0xffffff\n\t"         \
+	"add %[w], %[w], %[i]\n\t"         \
+	"and %w[i], %w[w], #0xffff\n\t"    \
+	"add %[r], %[l], %[i], lsl #3\n\t" \
+	"add %[r], %[r], #16, lsl #12\n\t" \
+	"ldr %[r], [%[r]]\n\t"             \
+	"cbz %[r], %l[no]\n\t"             \
+	"str %w[w], [%[l], #56]\n\t"       \
+	"stlr %[w], [%[l]]\n"              \
 	"2:\n\t"
 
 #define PCPA_ASM_FIND                  \
@@ -197,18 +206,20 @@ struct pcpa_inline_lists {
 	"b.hs %l[no]\n\t"
 
 /* The release makes other processes see a list's words in the order in which they were written. */
-#define PCPA_ASM_PUSH                              \
-	"ldr %[w], [%[l]]\n\t"                     \
-	"ldp %w[i], %w[r], [%[l], #24]\n\t"        \
-	"and %w[i], %w[i], %w[w]\n\t"              \
-	"cmp %w[i], %w[r]\n\t"                     \
-	"b.eq %l[no]\n\t"                          \
-	"ldr %[r], [%[l], #16]\n\t"                \
-	"str %[block], [%[r], %w[i], uxtw #3]\n\t" \
-	"mov %w[i], #1\n\t"                        \
-	"movk %w[i], #0x100, lsl #16\n\t"          \
-	"add %[w], %[w], %[i]\n\t"                 \
-	"stlr %[w], [%[l]]\n"                      \
+#define PCPA_ASM_PUSH                      \
+	"ldr %[w], [%[l]]\n\t"             \
+	"ldr %w[i], [%[l], #28]\n\t"       \
+	"eor %w[i], %w[i], %w[w]\n\t"      \
+	"tst %w[i], #0xffff\n\t"           \
+	"b.eq %l[no]\n\t"                  \
+	"and %w[i], %w[w], #0xffff\n\t"    \
+	"add %[i], %[l], %[i], lsl #3\n\t" \
+	"add %[i], %[i], #16, lsl #12\n\t" \
+	"str %[block], [%[i]]\n\t"         \
+	"mov %w[i], #1\n\t"                \
+	"movk %w[i], #0x100, lsl #16\n\t"  \
+	"add %[w], %[w], %[i]\n\t"         \
+	"stlr %[w], [%[l]]\n"              \
 	"2:\n\t"
 
 #endif
@@ -242,28 +253,37 @@ static inline __attribute__((always_inline)) struct pcpa_inline_lists *pcpa_inli
 	return lists;
 }
 
+/*
+ * The exported functions by names that say how seldom these calls are, so that the compiler keeps
+ * what sections need in registers, rather than what would survive the calls.
+ */
+PCPA_API PCPA_HOT void *pcpa_alloc_rarely(unsigned order) __asm__("pcpa_alloc")
+	__attribute__((cold));
+PCPA_API PCPA_HOT void pcpa_free_rarely(void *block, unsigned order) __asm__("pcpa_free")
+	__attribute__((cold));
+
 static inline __attribute__((always_inline)) void *pcpa_alloc_inline(unsigned order)
 {
 	void *l, *block;
 	uint64_t w, i;
 
 	if (__builtin_expect(order >= PCPA_INLINE_ORDERS, 0))
-		return pcpa_alloc(order);
+		return pcpa_alloc_rarely(order);
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_LIST PCPA_ASM_POP
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(block)
+			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(block)
 			      : [area] "r"(PCPA_RSEQ_AREA), [lists] "r"(pcpa_inline_table() + order)
 			      : "memory", "cc"
 			      : no);
 	return block;
 no:
-	return pcpa_alloc(order);
+	return pcpa_alloc_rarely(order);
 }
 
 static inline __attribute__((always_inline)) void pcpa_free_inline(void *block, unsigned order)
 {
 	struct pcpa_inline_lists *lists = pcpa_inline_table() + order;
-	void *l, *r;
 	uint64_t w, i;
+	void *l;
 
 	if (__builtin_expect(order >= PCPA_INLINE_ORDERS, 0))
 		goto no;
@@ -272,13 +292,13 @@ static inline __attribute__((always_inline)) void pcpa_free_inline(void *block, 
 	    __builtin_expect((uintptr_t)block & lists->align, 0))
 		goto no;
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_LIST PCPA_ASM_FIND PCPA_ASM_PUSH
-			      : [l] "=&r"(l), [w] "=&r"(w), [i] "=&r"(i), [r] "=&r"(r)
+			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
 			      : [area] "r"(PCPA_RSEQ_AREA), [lists] "r"(lists), [block] "r"(block)
 			      : "memory", "cc"
 			      : no);
 	return;
 no:
-	pcpa_free(block, order);
+	pcpa_free_rarely(block, order);
 }
 
 #else

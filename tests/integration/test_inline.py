@@ -237,20 +237,19 @@ PLAYED = """
 #include <sys/rseq.h>
 
 struct list {
-	uint64_t word, tail;
-	void **ring;
+	uint64_t word, tail, ring;
 	uint32_t mask, bound;
 	uint64_t base, end, pages;
 	uint32_t mark, limit;
+	char gap[PCPA_INLINE_RING - 64];
+	void *places[1 << 16];
 };
 
 #define PUSH ((1u << 24) + 1)
 #define POP  ((1u << 24) - 1)
 
 struct pcpa_inline_lists PCPA_LISTS[PCPA_INLINE_ORDERS];
-static void *nothing;
 static struct list list, empty;
-static void *ring[16];
 static unsigned fallbacks;
 static void *freed;
 
@@ -297,7 +296,7 @@ static int popped(void *p)
 
 	for (unsigned n = 0; n < 1000 && !got; n++)
 		got = pcpa_alloc_inline(1);
-	return got == p && list.word == word + POP && list.mark == (uint32_t)word;
+	return got == p && list.word == word + POP && list.mark == (uint32_t)list.word;
 }
 
 int main(void)
@@ -305,13 +304,10 @@ int main(void)
 	uint32_t *id = (uint32_t *)((char *)__builtin_thread_pointer() + __rseq_offset + 4);
 	unsigned i;
 
-	list.ring = ring;
-	list.mask = 15;
 	list.word = list.tail = (uint64_t)0 - 3;
-	list.bound = (uint32_t)(list.tail + 6) & 15;
+	list.bound = (uint32_t)(list.tail + 6) & 0xffff;
 	list.base = (uintptr_t)block(0);
 	list.end = 12;
-	empty.ring = &nothing;
 	for (i = 0; i < PCPA_INLINE_CPUS; i++)
 		PCPA_LISTS[1].of_cpu[i] = &empty;
 	if (!refused(block(0)) || pcpa_alloc_inline(1))

@@ -12,12 +12,15 @@
 #define PCPA_LISTS pcpa_lists_0
 #include <pcpalloc_inline.h>
 
-static const uint64_t nothing;
-static struct list {
-	uint64_t word, tail;
-	const uint64_t *ring;
-	uint64_t rest[5];
-} empty = {.ring = &nothing};
+#ifndef PCPA_INLINE_RING
+#define PCPA_INLINE_RING 1
+#endif
+#define PLACES (1u << 16)
+
+static struct {
+	uint64_t line[8];
+	char places[PCPA_INLINE_RING + PLACES * sizeof(void *)];
+} empty;
 
 extern struct pcpa_inline_lists pcpa_lists_0[PCPA_INLINE_ORDERS];
 struct pcpa_inline_lists pcpa_lists_0[PCPA_INLINE_ORDERS];

@@ -28,6 +28,7 @@
 #include <pcpalloc_inline.h>
 
 #include "allocator/pcp.h"
+#include "allocator/rings.h"
 
 #define THREADS 64
 #define KEPT	24
@@ -539,6 +540,99 @@ static void ids_outside_the_tables(void **state)
 #endif
 }
 
+/* ---- rings ---- */
+
+/* A list is one, by whichever of its addresses it is looked at. */
+static void check_twins(const struct pcptune_cpu_block *b)
+{
+	CHECK(pcpa_rings_mapped(b));
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		const struct pcptune_list *l = &b->list[i], *twin = pcpa_twin(l);
+
+		CHECK(l != twin && !memcmp(l, twin, sizeof(*l)));
+		CHECK(l->private_ring == (uintptr_t)twin + PCPA_INLINE_RING);
+		CHECK(i == 0 || (uintptr_t)twin - (uintptr_t)pcpa_twin(l - 1) == PCPA_TWIN_STRIDE);
+	}
+}
+
+/* More blocks than a list may hold, and the head goes all around the ring. */
+static void long_list_child(void)
+{
+	const size_t n = PCPA_RING_PLACES + 1000;
+	const struct pcptune_cpu_block *b;
+	uint32_t longest = 0;
+	void **kept = malloc(n * sizeof(*kept));
+
+	two_cpus();
+	migrate(0);
+	give(take(0), 0);
+	CHECK(kept && by_rseq());
+	for (int round = 0; round < 3; round++) {
+		for (size_t i = 0; i < n; i++)
+			CHECK((kept[i] = take(0)));
+		for (size_t i = 0; i < n; i++)
+			give(kept[i], 0);
+		b = pcpa_cpu_block(0, pcpa_cpu_slot());
+		longest = pcptune_max_u32(longest, (uint32_t)pcpa_pcp_pages(b));
+		CHECK_AUDIT();
+	}
+	CHECK(b->pcp.high_limit == PCPA_RING_ROOM && b->pcp.high == PCPA_RING_ROOM);
+	CHECK(longest > PCPA_RING_ROOM / 2 && longest <= PCPA_RING_ROOM);
+	CHECK(b->pcp.batch == PCPTUNE_MAX_BATCH);
+	check_twins(b);
+	free(kept);
+}
+
+static void long_lists(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(
+		in_child(long_list_child,
+			 SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=4g", "PCPALLOC_HIGH=1000000",
+				  "PCPALLOC_BATCH=1024", "PCPALLOC_AGENT=0")),
+		0);
+}
+
+/* Descriptors closed, then a second CPU comes into use, then a child: each has rings of its own. */
+static void twin_child(void)
+{
+	struct pcptune_cpu_block *b;
+	uint64_t word;
+	int status;
+	pid_t pid;
+
+	two_cpus();
+	migrate(0);
+	give(take(0), 0);
+	for (int fd = 3; fd < 2000; fd++)
+		close(fd);
+	migrate(1);
+	give(take(0), 0);
+	b = pcpa_cpu_block(0, pcpa_cpu_slot());
+	check_twins(b);
+	word = b->list[0].word;
+	pid = fork();
+	if (!pid) {
+		CHECK(by_rseq() && take(0) && b->list[0].word != word);
+		check_twins(b);
+		CHECK_AUDIT();
+		_exit(0);
+	}
+	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(b->list[0].word == word);
+	check_twins(b);
+	CHECK_AUDIT();
+}
+
+static void twins(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(twin_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0")),
+			 0);
+}
+
 /* ---- a program that locks itself in ---- */
 
 static void give_up_child(void)
@@ -708,6 +802,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(misuse),	    cmocka_unit_test(ids_outside_the_tables),
 		cmocka_unit_test(forced_migration), cmocka_unit_test(short_of_memory),
 		cmocka_unit_test(fork_in_a_storm),  cmocka_unit_test(abort_storm),
+		cmocka_unit_test(long_lists),	    cmocka_unit_test(twins),
 	};
 
 	self = argv[0];

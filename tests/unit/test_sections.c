@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "allocator/pcp_private.h"
+#include "allocator/rings.h"
 
 #ifdef PCPA_RSEQ
 
@@ -30,16 +31,25 @@ struct descriptor {
 	uint64_t start, length, abort;
 };
 
-static uint64_t ring[16];
-static struct pcptune_cpu_block block;
-static struct pcptune_list *const list = &block.list[LIST];
+/* A list and its ring, as far from each other as they have to be. */
+static union {
+	struct pcptune_list list;
+	struct {
+		char to_ring[PCPA_INLINE_RING];
+		uint64_t ring[PCPA_RING_PLACES];
+	} s;
+} home;
+static uint64_t *const ring = home.s.ring;
+static struct pcptune_list *const list = &home.list;
 static struct pcpa_lists *const lists = &pcpa_home_lists[LIST];
 static struct pcpa_page pages[PAGES];
 static char *const base = (char *)0x7f0000400000;
 
 /* What is in the tables while a CPU is stopped. */
-static const uint64_t nothing;
-static struct pcptune_list idle = {.private_ring = (uintptr_t)&nothing};
+static struct {
+	struct pcptune_list list;
+	char places[PCPA_INLINE_RING + PCPA_RING_BYTES];
+} idle;
 
 static void show(struct pcptune_list *l)
 {
@@ -52,17 +62,16 @@ static void set_room(uint32_t room)
 	list->bound = ((uint32_t)list->tail + room) & list->reserved;
 }
 
-/* An empty list of 16 places whose words have gone below zero, with room for ten. */
+/* An empty list whose words have gone below zero, with room for ten. */
 static int set_up(void **state)
 {
 	(void)state;
-	memset(&block, 0, sizeof(block));
-	memset(ring, 0, sizeof(ring));
+	memset(&home, 0, sizeof(home));
 	area.cpu_id = CPU;
 	pcpa_fast.offset = (intptr_t)((char *)&area - (char *)__builtin_thread_pointer());
 	list->private_ring = (uintptr_t)ring;
-	list->limit = 16;
-	list->reserved = 15;
+	list->limit = PCPA_RING_PLACES;
+	list->reserved = PCPA_RING_PLACES - 1;
 	list->tail = -7;
 	list->word = (uint64_t)-7;
 	list->base = (uintptr_t)base;
@@ -102,8 +111,8 @@ static void last_in_first_out(void **state)
 		assert_int_equal(what, 1000 + i);
 	}
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
-	/* the mark is where the last pop began */
-	assert_int_equal(list->mark, (uint32_t)list->word - 0xffffff);
+	/* the mark is where the last pop ended */
+	assert_int_equal(list->mark, (uint32_t)list->word);
 	assert_true(list->word == (uint64_t)-7 + 10 * PCPTUNE_WORD_PUSH + 10 * PCPTUNE_WORD_POP);
 	assert_int_equal(list->tail, -7);
 }
@@ -140,7 +149,7 @@ static void not_when_stopped(void **state)
 	(void)state;
 	assert_int_equal(push(1), PCPA_SECTION_DONE);
 	pages[0].tag = pcpa_tag(PCPA_IN_USE, LIST);
-	show(&idle);
+	show(&idle.list);
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
 	assert_false(pcpa_section_pop_own(LIST, &taken));
 	assert_false(pcpa_section_push_own(base, LIST));
@@ -187,7 +196,7 @@ static void what_is_pushed(void **state)
 /* Refill and drain move the tail, and the empty place below it; positions go round the ring. */
 static void tails(void **state)
 {
-	uint64_t *const place = &ring[(uint32_t)(-7 + 2) & 15];
+	uint64_t *const place = pcpa_ring_slot(list, (uint64_t)-7 + 2);
 	uintptr_t what;
 
 	(void)state;
@@ -202,21 +211,21 @@ static void tails(void **state)
 	assert_int_equal(what, 4);
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
 	/* two below */
-	ring[(uint32_t)-6 & 15] = 94;
-	ring[(uint32_t)-7 & 15] = 0;
+	*pcpa_ring_slot(list, (uint64_t)-6) = 94;
+	*pcpa_ring_slot(list, (uint64_t)-7) = 0;
 	list->tail = -6;
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
-	ring[(uint32_t)-5 & 15] = 95;
+	*pcpa_ring_slot(list, (uint64_t)-5) = 95;
 	assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 	assert_int_equal(what, 95);
 	assert_int_equal(pop(&what), PCPA_SECTION_DONE);
 	assert_int_equal(what, 94);
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
-	for (int round = 0; round < 100; round++) {
+	for (uint32_t round = 0; round < PCPA_RING_PLACES + 100; round++) {
 		set_room(10);
 		assert_int_equal(push((uintptr_t)round + 1), PCPA_SECTION_DONE);
 		assert_int_equal(pcpa_section_store(list, CPU, list->word,
-						    &ring[(uint32_t)list->tail & 15], 0),
+						    pcpa_ring_slot(list, (uint64_t)list->tail), 0),
 				 PCPA_SECTION_DONE);
 		list->tail++;
 	}
@@ -244,7 +253,7 @@ static void words_that_begin_at_zero(void **state)
 	for (int64_t head = -40; head < 40; head++) {
 		list->tail = head;
 		list->word = (uint64_t)head;
-		memset(ring, 0, sizeof(ring));
+		memset(ring, 0, PCPA_RING_BYTES);
 		set_room(10);
 		for (uintptr_t i = 0; i < 9; i++)
 			assert_int_equal(push(i + 1), PCPA_SECTION_DONE);

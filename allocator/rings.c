@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Rings of lists served by sections, each behind the twin of its list's line (rings.h).
+ *
+ * The lists of a CPU have one reservation with a part for each. In a part come the page of the
+ * segment that the line is in, mapped a second time, and the ring, at the same distance from the
+ * line in every part. Lines are neighbours in the segment and may lie in two pages: then the second
+ * page comes a page later in its part, so that from one twin to the next it is always the same step.
+ *
+ * A shared page is mapped again by mremap(2) with an old size of 0, which needs no descriptor: the
+ * program may have closed ours. Called with pcp.lock held, and the sections stopped where there
+ * are any.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "allocator/heap.h"
+#include "allocator/rings.h"
+
+static uintptr_t page_size(void)
+{
+	return (uintptr_t)getpagesize();
+}
+
+/* The page with the line of a list, at `to`. */
+static bool map_again(const struct pcptune_list *l, uintptr_t to)
+{
+	uintptr_t size = page_size(), page = (uintptr_t)l & ~(size - 1);
+	void *at = (void *)(to & ~(size - 1));
+
+	return mremap((void *)page, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at;
+}
+
+/* Where the twin of list i lies in a reservation that begins at `map`. */
+static uintptr_t twin_in(const struct pcptune_cpu_block *b, uintptr_t map, unsigned i)
+{
+	return map + ((uintptr_t)b->list & (page_size() - 1)) + i * PCPA_TWIN_STRIDE;
+}
+
+static bool map_twins(const struct pcptune_cpu_block *b, uintptr_t map)
+{
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
+		if (!map_again(&b->list[i], twin_in(b, map, i)))
+			return false;
+	return true;
+}
+
+bool pcpa_rings_map(struct pcptune_cpu_block *b)
+{
+	size_t size = PCPTUNE_N_LISTS * PCPA_RING_PART;
+	int saved = errno;
+	void *map = mmap(NULL, size, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	bool done = map != MAP_FAILED && map_twins(b, (uintptr_t)map);
+
+	if (map != MAP_FAILED && !done)
+		munmap(map, size);
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS && done; i++) {
+		b->list[i].private_ring = twin_in(b, (uintptr_t)map, i) + PCPA_INLINE_RING;
+		b->list[i].limit = PCPA_RING_PLACES;
+	}
+	errno = saved;
+	return done;
+}
+
+bool pcpa_rings_rebind(struct pcptune_cpu_block *b)
+{
+	bool done = true;
+	int saved = errno;
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS && pcpa_rings_mapped(b); i++)
+		done &= map_again(&b->list[i], (uintptr_t)pcpa_twin(&b->list[i]));
+	errno = saved;
+	return done;
+}
+
+void pcpa_rings_forget(struct pcptune_cpu_block *b)
+{
+	uintptr_t size = page_size();
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		uintptr_t from = b->list[i].private_ring & ~(size - 1);
+
+		/* it is not aligned to pages, and what lies around it is nobody's */
+		madvise((void *)from, (PCPA_RING_BYTES + 2 * size - 1) & ~(size - 1),
+			MADV_DONTNEED);
+	}
+}
+
+bool pcpa_rings_possible(void)
+{
+	uintptr_t size = page_size(), page = (uintptr_t)pcpa_heap.header;
+	int saved = errno;
+	void *twin;
+
+	if (size > PCPA_INLINE_RING)
+		return false;
+	twin = mremap((void *)page, 0, size, MREMAP_MAYMOVE);
+	if (twin != MAP_FAILED)
+		munmap(twin, size);
+	errno = saved;
+	return twin != MAP_FAILED;
+}

@@ -238,6 +238,7 @@ static inline void push(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 {
 	uint64_t word = pcpa_get(&l->word);
 
+	pcpa_pcp_uses(b, (unsigned)(l - b->list));
 	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED, order);
 	*pcpa_list_slot(l, word) = (uintptr_t)block;
 	pcpa_publish(&l->word, word + PCPTUNE_WORD_PUSH);
@@ -657,6 +658,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	}
 	pcpa_zone_leave(z);
 	pcpa_depot_fetch(z, order, n, got, &to, &claim, PCPA_LISTED);
+	pcpa_pcp_uses(b, (unsigned)(l - b->list));
 	pcpa_publish(&l->tail, tail - got);
 	pcpa_count(pages_word(b), (uint64_t)got << order);
 	return got;

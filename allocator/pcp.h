@@ -20,8 +20,7 @@
 enum {
 	PCPA_PCP_PAGES = 0, /* pages on all lists, when they are locked ones */
 	PCPA_PCP_STATE = 1, /* PCPA_PCP_* below; count_min in the upper half */
-	PCPA_PCP_SEEN = 2,  /* allocations and frees at the last slow path, 32 bits each */
-	PCPA_PCP_OPS = 3,   /* five words: operations of each list, folded to 64 bits */
+	PCPA_PCP_OPS = 2,   /* five words: operations of each list, folded to 64 bits */
 };
 
 #define PCPA_PCP_READY	 1u /* defaults set, rings mapped */

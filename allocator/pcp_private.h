@@ -44,6 +44,15 @@ static inline void pcpa_pcp_leave(struct pcptune_cpu_block *b)
 		pcpa_pcp_wake(b);
 }
 
+/* Before a word moves: a reader of the segment passes by lists that never did. pcp.lock is held. */
+static inline void pcpa_pcp_uses(struct pcptune_cpu_block *b, unsigned list)
+{
+	uint32_t lists = pcpa_get(&b->pcp.lists);
+
+	if (__builtin_expect(!(lists & 1u << list), 0))
+		pcpa_publish(&b->pcp.lists, lists | 1u << list);
+}
+
 /* Zone and slot of a block. */
 static inline uint32_t pcpa_index_of(const struct pcptune_cpu_block *b)
 {

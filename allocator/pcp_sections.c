@@ -93,14 +93,14 @@ static void look(struct pcptune_cpu_block *b)
 {
 	struct pcptune_pcp *p = &b->pcp;
 	struct pcpa_words *w = pcpa_words(b);
-	uint64_t seen = pcpa_get(&p->reserved[PCPA_PCP_SEEN]), now;
+	uint64_t seen = pcpa_get(&w->seen), now;
 	uint32_t traits = pcptune_rules_traits(pcpa_get(&p->rules)), calm = pcpa_get(&w->calm);
 	uint32_t allocs, frees, late, early, freed[PCPTUNE_N_LISTS];
 
 	now = pcpa_pcp_fold(b, freed);
 	allocs = (uint32_t)(now >> 32) - (uint32_t)(seen >> 32);
 	frees = (uint32_t)now - (uint32_t)seen;
-	pcpa_put(&p->reserved[PCPA_PCP_SEEN], now);
+	pcpa_put(&w->seen, now);
 	frees_seen(b, freed, &late, &early);
 	if (traits & PCPTUNE_RT_FREE_COUNT) {
 		uint32_t ends = pcptune_sub0_u32(allocs, calm - w->calm_seen);
@@ -237,6 +237,8 @@ static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
 		return;
 	/* a bound that is where it should be: pushes end there, so the head is not beyond it */
 	plan_bound(&c, __atomic_load_n(&b->list[list].word, __ATOMIC_ACQUIRE));
+	if (room)
+		pcpa_pcp_uses(b, list);
 	if (pcpa_get(c.at) == c.value || change(&c))
 		pcpa_put(&pcpa_words(b)->room[list], c.n);
 }
@@ -325,7 +327,7 @@ void pcpa_sections_restart(struct pcptune_cpu_block *b)
 {
 	struct pcpa_words *w = pcpa_words(b);
 
-	b->pcp.reserved[PCPA_PCP_SEEN] = 0;
+	w->seen = 0;
 	if (!pcpa_by_sections(b))
 		return;
 	if (!pcpa_rings_rebind(b))
@@ -564,6 +566,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsign
 	if (!got)
 		return 0;
 	pcpa_depot_fetch(z, order, n, got, &to, &claim, PCPA_IN_USE);
+	pcpa_pcp_uses(b, list);
 	*pcpa_ring_slot(l, tail - 1 - got) = 0;
 	move_tail(l, -(int64_t)got);
 	pcpa_publish(pcpa_ring_slot(l, tail - 1), first);

@@ -341,12 +341,22 @@ static void count_hold(struct pcpa_zone *z)
 		pcpa_count(counters_of(z->ctr, z->path).hold_ns, ns * PCPA_TIMED);
 }
 
+/* After all that this hold counted: who sees the number sees them. */
+static void publish_counters(struct pcptune_zctr *ctr)
+{
+	struct pcptune_cpu_block *b =
+		(void *)((char *)ctr - offsetof(struct pcptune_cpu_block, zctr));
+
+	pcpa_publish(&b->pcp.holds, pcpa_get(&b->pcp.holds) + 1);
+}
+
 void pcpa_zone_leave(struct pcpa_zone *z)
 {
 	update_state(z);
 	pcpa_zone_publish(z);
 	if (z->weight)
 		count_hold(z);
+	publish_counters(z->ctr);
 	pcpa_lock_release(&z->lock);
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	if (!--pcpa_in_zone)

@@ -20,6 +20,7 @@
 #include "daemon/say.h"
 #include "daemon/summary.h"
 #include "daemon/target.h"
+#include "lib/lines.h"
 
 static void target_free(struct target *t)
 {
@@ -55,7 +56,7 @@ static bool target_arrays(struct target *t)
 {
 	size_t n = t->n;
 
-	t->cpus = calloc(n, sizeof(*t->cpus));
+	t->cpus = lines_calloc(n, sizeof(*t->cpus));
 	t->active_cpus = calloc(n, sizeof(*t->active_cpus));
 	t->counts = calloc(n, sizeof(*t->counts));
 	t->window_wait = calloc(n, sizeof(*t->window_wait));

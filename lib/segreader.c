@@ -9,29 +9,31 @@
  * not make the reader fault, loop or overflow. Holes that a target punches into its memfd read as
  * zeros; huge-page files, where a hole may fault, are refused.
  *
- * Cost. Most CPUs are at rest. Every counter and list word only goes up, so their plain sum moves
- * when any of them does; tails and gauges go both ways and are added with odd factors of their
- * own. One number a CPU is kept: when it is the same as last time the CPU is at rest and nothing
- * of it is decoded, written or even read on our side. The number is taken before the words are
- * decoded: a change in between is seen by the next pass, never lost. A CPU that was active a moment
- * ago most likely still is, so it is decoded without taking the number first; when it turns out to
- * rest, one more full pass begins the number anew. Of an active CPU, a list that did not move costs
- * two compares, and all plain counters together one check of their range; when its lists served all
- * it did, twice in a row, the takes of the zone lock stand for all plain counters. Lines of memory
- * are what counts: those of a target were written by other cores, so they are asked for early, and
- * what is kept for such a CPU lies together, apart from what is kept for the others.
+ * Cost. Lines of memory are what counts: those of a target were written by other cores. So the
+ * first line of a CPU says what else is worth a look: which lists were ever used, and, by the number
+ * of its holds of the zone lock, whether any counter that is written under it moved. Most CPUs are
+ * at rest. List words only go up, so their plain sum moves when any of them does; tails, gauges and
+ * holds are added with odd factors of their own. One number a CPU is kept: when it is the same as
+ * last time the CPU is at rest and nothing of it is decoded or written. The number is taken before
+ * the words are decoded: a change in between is seen by the next pass, never lost. A CPU that was
+ * active a moment ago most likely still is, so it is decoded without taking the number first; when
+ * it turns out to rest, one more full pass begins the number anew. Of an active CPU, a list that did
+ * not move costs two compares, and all plain counters together one check of their range. Lines are
+ * asked for early, and what is kept for a CPU lies together.
  *
  * Order. A list's word and tail are two words that different steps of the allocator move; the
  * reader takes word, tail, word and starts again when word moved, so that the pair was true at one
  * moment. Acquire loads keep the three in order; the allocator's stores have to become visible in
  * the order that it makes them. Counters are independent of each other and relaxed: what one pass
- * misses the next one has.
+ * misses the next one has. The number of holds is stored after the counters of the hold, with
+ * release, and loaded before them, with acquire: so a number that was seen stands for all of them.
  *
  * Who writes what: the control words, the lease and `wake` are ours alone and are stored relaxed
  * except for ctl.seq, which is stored last, with release, and read by the allocator with acquire;
  * everything else we only read. A reader belongs to one thread.
  */
 #include "lib/segreader.h"
+#include "lib/lines.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,15 +95,23 @@ static const uint64_t mix[] = {
 	0x94d049bb133111eb, 0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 0x87c37b91114253d5,
 };
 
-/*
- * What a CPU's words said when its deltas were last taken: what is asked of every active CPU, close
- * together, and what only those need that went past their lists.
- */
-struct lists_before {
-	uint64_t ops[PCPTUNE_N_LISTS]; /* folded to 64 bits */
-	uint64_t net[PCPTUNE_N_LISTS];
-	uint64_t mark; /* mark_of() the counters below */
+/* What the word of a list said when its differences were last taken. */
+struct list_before {
+	uint64_t ops; /* folded to 64 bits */
+	uint64_t net;
 };
+
+/*
+ * What the words of a CPU said: what is asked of every CPU, with the lists that most programs use in
+ * one line, and what only those need that went past their lists.
+ */
+struct cpu_before {
+	uint64_t sum;
+	uint64_t mark; /* mark_now() when the counters below were read */
+	struct list_before list[PCPTUNE_N_LISTS];
+	uint8_t state; /* enum cpu_state */
+	uint8_t lists; /* those that were in use; never forgotten, whatever the target says */
+} __attribute__((aligned(LINE_BYTES)));
 
 struct counters_before {
 #define PCPTUNE_ZCTR(field, unit, line, para) uint64_t field;
@@ -126,9 +136,7 @@ struct segreader {
 	bool rebase;			  /* the next pass sets the baseline */
 	bool all;			  /* this pass looks at every CPU and stores every field */
 	const void *seen;		  /* entries of the last pass: others are filled in full */
-	uint64_t *sums;			  /* [n] */
-	uint8_t *states;		  /* [n] enum cpu_state */
-	struct lists_before *lists;	  /* [n] */
+	struct cpu_before *before;	  /* [n] */
 	struct counters_before *counters; /* [n] */
 };
 
@@ -319,11 +327,9 @@ static void make_printable(char *text, size_t n)
 static int make_tables(struct segreader *sr)
 {
 	sr->n = sr->h.n_zones * sr->h.n_cpus;
-	sr->sums = calloc(sr->n, sizeof(*sr->sums));
-	sr->states = calloc(sr->n, sizeof(*sr->states));
-	sr->lists = calloc(sr->n, sizeof(*sr->lists));
+	sr->before = lines_calloc(sr->n, sizeof(*sr->before));
 	sr->counters = calloc(sr->n, sizeof(*sr->counters));
-	return sr->sums && sr->states && sr->lists && sr->counters ? 0 : -ENOMEM;
+	return sr->before && sr->counters ? 0 : -ENOMEM;
 }
 
 static int open_checked(const struct opening *o, int fd, struct segreader *sr)
@@ -386,9 +392,7 @@ void segreader_close(struct segreader *sr)
 		return;
 	if (sr->base)
 		munmap(sr->base, sr->bytes);
-	free(sr->sums);
-	free(sr->states);
-	free(sr->lists);
+	free(sr->before);
 	free(sr->counters);
 	free(sr);
 }
@@ -582,27 +586,38 @@ static bool read_list(const struct pcptune_list *l, struct list_reading *ret)
 	return false;
 }
 
-static bool read_lists(const struct pcptune_cpu_block *b, struct list_reading *lists)
+/* Bits of the lists that are worth a look. */
+static inline uint32_t lists_in_use(const struct pcptune_cpu_block *b, struct cpu_before *p)
+{
+	return p->lists |= (uint8_t)(LOAD(&b->pcp.lists) & ((1u << PCPTUNE_N_LISTS) - 1));
+}
+
+/* Of the others, nothing. */
+static bool read_lists(const struct pcptune_cpu_block *b, uint32_t used, struct list_reading *lists)
 {
 	EACH_LIST
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
-		if (!read_list(&b->list[i], &lists[i]))
+		if (!(used >> i & 1))
+			lists[i] = (struct list_reading){0, 0, 0};
+		else if (!read_list(&b->list[i], &lists[i]))
 			return false;
 	return true;
 }
 
 /* See the essay: the same number means that nothing of this CPU moved. */
-static inline uint64_t cpu_sum(const struct pcptune_cpu_block *b)
+static inline uint64_t cpu_sum(const struct pcptune_cpu_block *b, uint32_t used)
 {
-	uint64_t sum = 0;
 	uint32_t m = 0;
+	uint64_t sum = LOAD(&b->pcp.holds) * mix[m++];
 
-	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
-		sum += LOAD(&b->list[i].word) + (uint64_t)LOAD(&b->list[i].tail) * mix[m++];
 #define PCPTUNE_GAUGE(field, unit, line, para) sum += LOAD(&b->pcp.field) * mix[m++];
 #define PCPTUNE_PCTR(field, unit, line, para)  sum += LOAD(&b->pcp.field);
-#define PCPTUNE_ZCTR(field, unit, line, para)  sum += LOAD(&b->zctr.field);
 #include <pcptune/counters.def>
+	EACH_LIST
+	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
+		if (used >> i & 1)
+			sum += LOAD(&b->list[i].word) +
+			       (uint64_t)LOAD(&b->list[i].tail) * mix[m + i];
 	return sum;
 }
 
@@ -611,7 +626,7 @@ enum {
 	N_GAUGES = 0
 #include <pcptune/counters.def>
 };
-_Static_assert(PCPTUNE_N_LISTS + N_GAUGES <= sizeof(mix) / sizeof(mix[0]), "a factor for each");
+_Static_assert(1 + N_GAUGES + PCPTUNE_N_LISTS <= sizeof(mix) / sizeof(mix[0]), "a factor for each");
 
 static void read_gauges(const struct pcptune_cpu_block *b, struct pcptune_cpu *c)
 {
@@ -638,36 +653,36 @@ static void no_deltas(struct pcptune_cpu *c)
 }
 
 /* p's word is not kept: it follows from what is, see segment.h. */
-static inline bool list_moved(const struct lists_before *p, uint32_t i,
-			      const struct list_reading *l)
+static inline bool list_moved(const struct list_before *p, const struct list_reading *l)
 {
-	return l->net != p->net[i] || l->word != (p->ops[i] << 24) + p->net[i];
+	return l->net != p->net || l->word != (p->ops << 24) + p->net;
 }
 
 /*
  * Differences of the lists into c, readings into p. false: no allocator can have made them (more
  * blocks moved than operations done).
  */
-static bool list_deltas(struct lists_before *p, const struct list_reading *lists, bool first,
+static bool list_deltas(struct cpu_before *before, const struct list_reading *lists, bool first,
 			struct pcptune_cpu *c)
 {
 	uint64_t bad = 0, alloc = 0, freed = 0;
 
 	EACH_LIST
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
+		struct list_before *p = &before->list[i];
 		uint64_t ops, net, allocs, frees, max, wrong;
 
-		if (!list_moved(p, i, &lists[i]))
+		if (!list_moved(p, &lists[i]))
 			continue; /* most orders, most of the time: all differences are 0 */
-		ops = (ops_of(&lists[i]) - p->ops[i]) & OPS_MASK;
-		net = lists[i].net - p->net[i];
+		ops = (ops_of(&lists[i]) - p->ops) & OPS_MASK;
+		net = lists[i].net - p->net;
 		allocs = (ops - net) >> 1;
 		frees = (ops + net) >> 1;
 		max = first ? OPS_MASK : DELTA_OPS_MAX >> list_orders[i];
 		/* a negative one shows as a huge one; an odd sum is half an operation */
 		wrong = (uint64_t)(allocs > max) | (uint64_t)(frees > max) | ((ops ^ net) & 1);
-		p->ops[i] = wrong ? ops_of(&lists[i]) : p->ops[i] + ops; /* a reset is no wrap */
-		p->net[i] = lists[i].net;
+		p->ops = wrong ? ops_of(&lists[i]) : p->ops + ops; /* a reset is no wrap */
+		p->net = lists[i].net;
 		bad |= wrong;
 		alloc += allocs << list_orders[i];
 		freed += frees << list_orders[i];
@@ -693,31 +708,23 @@ static bool counters_sane(const struct pcptune_cpu *c, bool first)
 }
 
 /*
- * What is written under the zone lock is written by a hold, and each hold counts its take: as long
- * as the takes and the counters of the lists' lock stand still, all counters do. (One that moves all
- * the same is seen with the next take, or at rest.) Saves lines of every CPU that its lists serve.
+ * As long as this stands still, all plain counters do: those in zctr are written by holds. Never 0,
+ * so that what was not read yet is not taken for read.
  */
-static inline uint64_t mark_of(uint64_t alloc_takes, uint64_t free_takes, uint64_t agent_takes,
-			       uint64_t pcp_counters)
-{
-	return alloc_takes + free_takes + agent_takes + pcp_counters;
-}
-
 static inline uint64_t mark_now(const struct pcptune_cpu_block *b)
 {
-	uint64_t pcp = 0;
+	uint64_t mark = UINT64_C(1) << 63 | ACQUIRE(&b->pcp.holds);
 
-#define PCPTUNE_PCTR(field, unit, line, para) pcp += LOAD(&b->pcp.field);
+#define PCPTUNE_PCTR(field, unit, line, para) mark += LOAD(&b->pcp.field);
 #include <pcptune/counters.def>
-	return mark_of(LOAD(&b->zctr.lock_alloc_taken), LOAD(&b->zctr.lock_free_taken),
-		       LOAD(&b->zctr.lock_agent_taken), pcp);
+	return mark;
 }
 
 /* Differences of the plain counters into c, values into p. Returns all of them or-ed. */
 static uint64_t counter_deltas(struct counters_before *p, const struct pcptune_cpu_block *b,
-			       struct pcptune_cpu *c, uint64_t *ret_mark)
+			       struct pcptune_cpu *c)
 {
-	uint64_t any = 0, pcp = 0, now, delta;
+	uint64_t any = 0, now, delta;
 
 #define TAKE(from, field)           \
 	now = LOAD(&(from)->field); \
@@ -726,34 +733,40 @@ static uint64_t counter_deltas(struct counters_before *p, const struct pcptune_c
 	p->field = now;             \
 	any |= delta;
 #define PCPTUNE_ZCTR(field, unit, line, para) TAKE(&b->zctr, field)
-#define PCPTUNE_PCTR(field, unit, line, para) \
-	TAKE(&b->pcp, field)                  \
-	pcp += now;
+#define PCPTUNE_PCTR(field, unit, line, para) TAKE(&b->pcp, field)
 #include <pcptune/counters.def>
 #undef TAKE
-	*ret_mark = mark_of(p->lock_alloc_taken, p->lock_free_taken, p->lock_agent_taken, pcp);
 	return any;
 }
 
 #define LISTS_ONLY (PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_LISTS_ONLY)
 #define OWN_FLAGS  (LISTS_ONLY | PCPTUNE_CPU_UNKNOWN)
 
+static void no_counters(struct pcptune_cpu *c)
+{
+#define PCPTUNE_ZCTR(field, unit, line, para) c->field = 0;
+#define PCPTUNE_PCTR(field, unit, line, para) c->field = 0;
+#include <pcptune/counters.def>
+}
+
 /*
- * Deltas against what was before, which moves on to now. calm: the plain counters of c are 0, and
- * its mark can be relied on. Returns flags: ACTIVE, LISTS_ONLY, UNKNOWN or none; *ret_counted: are
- * the plain counters of c not 0 now?
+ * Deltas against what was before, which moves on to now. counted: the plain counters of c may not
+ * be 0. Returns flags: ACTIVE, LISTS_ONLY, UNKNOWN or none; *ret_counted: are they not 0 now?
  */
 static uint32_t take_deltas(struct segreader *sr, uint32_t index, const struct pcptune_cpu_block *b,
-			    const struct list_reading *lists, bool calm, struct pcptune_cpu *c,
+			    const struct list_reading *lists, bool counted, struct pcptune_cpu *c,
 			    bool *ret_counted)
 {
-	struct lists_before *p = &sr->lists[index];
+	struct cpu_before *p = &sr->before[index];
 	bool first = sr->first, sane = list_deltas(p, lists, first, c);
-	uint64_t any = 0;
+	uint64_t any = 0, mark = mark_now(b);
 
-	/* half the work, and lines of ours and of c that need not be touched */
-	if (!calm || mark_now(b) != p->mark)
-		any = counter_deltas(&sr->counters[index], b, c, &p->mark);
+	/* half the work, and lines of the target, of ours and of c that need not be touched */
+	if (mark != p->mark)
+		any = counter_deltas(&sr->counters[index], b, c);
+	else if (counted)
+		no_counters(c);
+	p->mark = mark;
 	/* what fits in few bits together does so one by one: no compare for each */
 	if (any >> DELTA_BITS)
 		sane &= counters_sane(c, first);
@@ -776,20 +789,19 @@ static uint32_t take_deltas(struct segreader *sr, uint32_t index, const struct p
 static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune_cpu *c)
 {
 	const struct pcptune_cpu_block *b = cpu_block(sr, index);
+	struct cpu_before *p = &sr->before[index];
 	struct list_reading lists[PCPTUNE_N_LISTS];
-	uint32_t flags, state, before = sr->states[index];
+	uint32_t flags, state, before = p->state, used = lists_in_use(b, p);
 	bool rebase = sr->rebase || (before & STATE_REBASE);
 	bool counted = false;
-
-	/* one that comes from rest, or to it, is looked at to the last counter */
-	bool calm = !sr->all && (before & (STATE_MOVES | STATE_COUNTED)) == STATE_MOVES;
 
 	/* at rest now: the sum, of words before the last gauges were read, has to begin anew */
 	state = before & STATE_MOVES ? STATE_FORCED : 0;
 	read_gauges(b, c);
-	if (read_lists(b, lists)) {
+	if (read_lists(b, used, lists)) {
 		c->count = pages_on_lists(lists);
-		flags = take_deltas(sr, index, b, lists, calm, c, &counted);
+		flags = take_deltas(sr, index, b, lists, sr->all || before & STATE_COUNTED, c,
+				    &counted);
 		if (rebase) {
 			no_deltas(c);
 			counted = false;
@@ -804,7 +816,7 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 	if (flags & PCPTUNE_CPU_ACTIVE)
 		state = STATE_MOVES | (counted ? STATE_COUNTED : 0);
 	c->flags = (c->flags & ~OWN_FLAGS) | flags;
-	sr->states[index] = (uint8_t)(state | (flags ? STATE_SHOWN : 0));
+	p->state = (uint8_t)(state | (flags ? STATE_SHOWN : 0));
 	return flags;
 }
 
@@ -812,7 +824,7 @@ static void sample_rest(struct segreader *sr, uint32_t index, struct pcptune_cpu
 {
 	no_deltas(c);
 	c->flags &= ~OWN_FLAGS;
-	sr->states[index] = 0;
+	sr->before[index].state = 0;
 }
 
 static void set_places(const struct segreader *sr, struct pcptune_cpu *cpus)
@@ -826,15 +838,17 @@ static void set_places(const struct segreader *sr, struct pcptune_cpu *cpus)
 /* Is nothing to be done for a CPU but to say so? Keeps its sum up. */
 static inline bool rests(struct segreader *sr, uint32_t index)
 {
+	const struct pcptune_cpu_block *b = cpu_block(sr, index);
+	struct cpu_before *p = &sr->before[index];
 	uint64_t sum;
 	bool same;
 
-	if (sr->states[index] & STATE_MOVES)
+	if (p->state & STATE_MOVES)
 		return false; /* most likely it still does: saves a pass over its words */
-	sum = cpu_sum(cpu_block(sr, index));
-	same = sum == sr->sums[index];
-	sr->sums[index] = sum;
-	return same && !sr->all && !(sr->states[index] & STATE_FORCED);
+	sum = cpu_sum(b, lists_in_use(b, p));
+	same = sum == p->sum;
+	p->sum = sum;
+	return same && !sr->all && !(p->state & STATE_FORCED);
 }
 
 /*
@@ -843,16 +857,18 @@ static inline bool rests(struct segreader *sr, uint32_t index)
  */
 static inline void fetch_ahead(const struct segreader *sr, uint32_t index)
 {
-	const char *b;
+	const struct pcptune_cpu_block *b;
+	uint32_t used;
 
-	if (index >= sr->n || !(sr->states[index] & STATE_MOVES))
+	if (index >= sr->n)
 		return;
-	b = (const char *)cpu_block(sr, index);
-	for (size_t at = offsetof(struct pcptune_cpu_block, pcp);
-	     at < offsetof(struct pcptune_cpu_block, list[PCPTUNE_N_LISTS]); at += 64)
-		__builtin_prefetch(b + at);
-	__builtin_prefetch(b + offsetof(struct pcptune_cpu_block, zctr.lock_alloc_taken));
-	__builtin_prefetch(b + offsetof(struct pcptune_cpu_block, zctr.lock_agent_taken));
+	b = cpu_block(sr, index);
+	used = sr->before[index].lists;
+	__builtin_prefetch(&b->pcp);
+	EACH_LIST
+	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
+		if (used >> i & 1)
+			__builtin_prefetch(&b->list[i]);
 }
 
 uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active)
@@ -865,7 +881,7 @@ uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32
 	for (uint32_t i = 0; i < sr->n; i++) {
 		fetch_ahead(sr, i + AHEAD);
 		if (rests(sr, i)) {
-			if (sr->states[i])
+			if (sr->before[i].state)
 				sample_rest(sr, i, &cpus[i]);
 		} else if (sample_full(sr, i, &cpus[i]) & PCPTUNE_CPU_ACTIVE) {
 			active[n_active++] = i;
@@ -886,30 +902,29 @@ void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cp
 	const struct pcptune_cpu_block *b = cpu_block(sr, index);
 	struct list_reading lists[PCPTUNE_N_LISTS];
 	struct counters_before zero = {0};
-	uint64_t mark;
+	uint32_t used = lists_in_use(b, &sr->before[index]);
 	bool sane = true;
 
 	memset(ret, 0, sizeof(*ret));
 	ret->zone = index / sr->h.n_cpus;
 	ret->cpu = index % sr->h.n_cpus;
 	read_gauges(b, ret);
-	if (!read_lists(b, lists)) {
+	if (!read_lists(b, used, lists)) {
 		ret->flags = PCPTUNE_CPU_UNKNOWN;
 		return;
 	}
 	ret->count = pages_on_lists(lists);
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
 		/* the samples folded what wrapped; the last stretch comes on top */
-		uint64_t folded = sr->lists[index].ops[i];
+		uint64_t folded = sr->before[index].list[i].ops;
 		uint64_t ops = folded + ((ops_of(&lists[i]) - folded) & OPS_MASK);
 		uint64_t net = lists[i].net;
 		uint64_t allocs = (ops - net) >> 1, frees = (ops + net) >> 1;
-
 		sane &= allocs <= TOTAL_MAX >> 9 && frees <= TOTAL_MAX >> 9;
 		ret->alloc_pages += allocs << list_orders[i];
 		ret->free_pages += frees << list_orders[i];
 	}
-	counter_deltas(&zero, b, ret, &mark);
+	counter_deltas(&zero, b, ret);
 	if (!counters_sane(ret, true) || !sane) {
 		no_deltas(ret);
 		ret->flags = PCPTUNE_CPU_UNKNOWN;

@@ -137,8 +137,11 @@ struct state {
 	uint32_t ppm;
 	uint32_t pressed;      /* some CPU got less than it needs */
 	uint32_t floor, batch; /* of this target: decay stops there */
+	uint64_t reserved[4];  /* hosts begin a state at a line, so each CPU does */
 	struct cpu_state cpu[];
 };
+
+_Static_assert(offsetof(struct state, cpu) == 64, "a line");
 
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
 {

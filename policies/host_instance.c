@@ -17,11 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <pcptune/rules.h>
+#include "lib/lines.h"
 #include "policies/host_guard.h"
 #include "policies/host_internal.h"
 
 #define BREACHES_MAX	  3u
 #define TRACES_PER_DECIDE 4u
+#define LAZY_STATE \
+	(1u << 20) /* bytes of a state from which on it is not touched before it is used */
 
 /* The tail of the state block. */
 struct host_words {
@@ -112,7 +115,9 @@ static int alloc_state(struct policy_instance *pi, size_t size, char *why)
 	if (guarded)
 		words = (words + 15) & ~(size_t)15;
 	pi->state_size = pi->policy_size + words + guard;
-	pi->state = calloc(1, pi->state_size);
+	/* memory that a policy asks for and does not use shall cost nothing */
+	pi->state = pi->state_size < LAZY_STATE ? lines_calloc(1, pi->state_size)
+						: calloc(1, pi->state_size);
 	if (!pi->state)
 		return -ENOMEM;
 	pi->words = (struct host_words *)(pi->state + pi->policy_size);

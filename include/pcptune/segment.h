@@ -44,7 +44,7 @@ extern "C" {
 #endif
 
 #define PCPTUNE_SEG_MAGIC  0x3147455350435054ULL /* "TPCPSEG1" read as little-endian bytes */
-#define PCPTUNE_SEG_LAYOUT 2u
+#define PCPTUNE_SEG_LAYOUT 3u
 
 #define PCPTUNE_PAGE_SHIFT 12
 #define PCPTUNE_MAX_ORDER  10u   /* largest block: 1024 pages */
@@ -110,17 +110,23 @@ struct pcptune_ctl {
 	uint64_t reserved[3];
 };
 
-/* Lock, gauges and counters of the lists of one CPU. 128 bytes. */
+/*
+ * Lock, gauges and counters of the lists of one CPU. 128 bytes. The first line tells a reader what
+ * else of the block is worth a look: lists without a bit in `lists` have not moved yet, and the
+ * counters in zctr are as they were while `holds` is.
+ */
 struct pcptune_pcp {
 	uint32_t lock;    /* private to the allocator: 0 free, else held */
 	uint32_t ack_seq; /* last ctl.seq taken over */
+	uint32_t lists;   /* bit i: list[i] is in use, or was; set before its word first moves */
+	uint32_t holds;   /* holds of the zone lock that are over, stored after zctr; wraps */
 #define PCPTUNE_GAUGE(field, unit, line, para) uint32_t field;
 #include <pcptune/counters.def>
-	uint32_t flags; /* private: rule flags */
-	uint32_t high_limit; /* pages; high is never above it: ring capacity */
 #define PCPTUNE_PCTR(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>
-	uint64_t reserved[8];
+	uint32_t flags;      /* private: rule flags */
+	uint32_t high_limit; /* pages; high is never above it: ring capacity */
+	uint64_t reserved[7];
 };
 
 /*
@@ -235,11 +241,12 @@ struct pcptune_reply {
 _Static_assert(sizeof(struct pcptune_desc) == 128, "description rows are 128 bytes");
 _Static_assert(sizeof(struct pcptune_ctl) == 64, "control words fill one line");
 _Static_assert(sizeof(struct pcptune_list) == 64, "a line");
-_Static_assert(offsetof(struct pcptune_cpu_block, pcp) == 64, "layout 2");
-_Static_assert(sizeof(struct pcptune_pcp) == 128, "layout 2");
-_Static_assert(offsetof(struct pcptune_cpu_block, list) == 192, "layout 2");
-_Static_assert(offsetof(struct pcptune_cpu_block, zctr) == 576, "layout 2");
-_Static_assert(sizeof(struct pcptune_cpu_block) == 768, "layout 2");
+_Static_assert(offsetof(struct pcptune_cpu_block, pcp) == 64, "layout 3");
+_Static_assert(sizeof(struct pcptune_pcp) == 128, "layout 3");
+_Static_assert(offsetof(struct pcptune_pcp, flags) == 64, "what readers want fills a line");
+_Static_assert(offsetof(struct pcptune_cpu_block, list) == 192, "layout 3");
+_Static_assert(offsetof(struct pcptune_cpu_block, zctr) == 576, "layout 3");
+_Static_assert(sizeof(struct pcptune_cpu_block) == 768, "layout 3");
 _Static_assert(offsetof(struct pcptune_seg_header, wake) % 64 == 0, "daemon's words on their line");
 _Static_assert(sizeof(struct pcptune_hello) == 24, "wire 1");
 _Static_assert(sizeof(struct pcptune_reply) == 224, "wire 1");

@@ -27,6 +27,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		made_pop(&c->list[0]);
 		made_push(&c->list[4]);
 		made_add(c->zctr.alloc_zone, 63);
+		made_hold(c);
 		c->pcp.high = 378;
 		c->pcp.high_limit = 4096;
 		snprintf(name, sizeof(name), "segment-%u", i);

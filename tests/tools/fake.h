@@ -30,6 +30,7 @@
 
 #define MODEL_ENOUGH 1000u
 #define MODEL_BURST  64u
+#define MODEL_LISTS  3u /* in use: order 0, where it works, and order 1 */
 
 #define FAKE_GET(p)    __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define FAKE_PUT(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
@@ -188,6 +189,7 @@ static inline void fake_fill_zones(struct fake *f, const struct fake_shape *s)
 		b->pcp.scale_max = 5;
 		b->pcp.rules = 4;
 		b->pcp.high_limit = 1u << 20;
+		b->pcp.lists = MODEL_LISTS;
 	}
 }
 
@@ -338,6 +340,7 @@ static inline void fake_to_zone(struct pcptune_cpu_block *b, uint64_t step)
 		FAKE_ADD(&b->zctr.lock_alloc_contended, 1);
 		FAKE_ADD(&b->zctr.lock_alloc_wait_ns, 20000);
 	}
+	FAKE_ADD(&b->pcp.holds, 2);
 }
 
 /* One burst on CPU i. */

@@ -415,6 +415,7 @@ static void go_backwards(struct fake *f)
 
 		FAKE_PUT(&b->zctr.alloc_zone, FAKE_GET(&b->zctr.alloc_zone) / 2);
 		FAKE_PUT(&b->list[0].word, (uint64_t)0);
+		FAKE_ADD(&b->pcp.holds, 1u);
 	}
 }
 

@@ -22,7 +22,8 @@
 #define MOVE  1000u
 
 static struct pcpa_zone zone;
-static struct pcptune_zctr counters;
+static struct pcptune_cpu_block of_counters;
+#define counters of_counters.zctr
 static uint8_t used[PAGES];
 static uint64_t ring[RING];
 static uint64_t seed;

@@ -168,8 +168,8 @@ static const struct spoilt spoilt_rows[] = {
 	SPOIL(magic, 0, "magic is 0x0000000000000000"),
 	SPOIL(magic, PCPTUNE_SEG_MAGIC + 1, "magic is 0x"),
 	SPOIL(magic, UINT64_C(0x5450435053454731), "byte-swapped"),
-	SPOIL(layout, 0, "layout version is 0; this daemon knows 2"),
-	SPOIL(layout, 1, "layout version is 1; this daemon knows 2"),
+	SPOIL(layout, 0, "layout version is 0; this daemon knows 3"),
+	SPOIL(layout, 2, "layout version is 2; this daemon knows 3"),
 	SPOIL(header_size, 8, "header_size is 8"),
 	SPOIL(header_size, sizeof(struct pcptune_seg_header) + 4, "header_size is"),
 	SPOIL(header_size, 0xfffffff8, "size says"),
@@ -459,6 +459,7 @@ static void test_sample_deltas(void **state)
 	made_push(&c->list[3]);
 	made_add(c->zctr.alloc_direct, 16);
 	made_add(c->zctr.free_direct, 32);
+	made_hold(c);
 	c->pcp.high = 378;
 	c->pcp.batch = 63;
 	pass(&b);
@@ -519,6 +520,7 @@ static void test_sample_each_counter(void **state)
 	pass(&b);
 #define EACH(block, field)                                                        \
 	made_add(c->block.field, ++step);                                         \
+	made_hold(c);                                                             \
 	pass(&b);                                                                 \
 	assert_int_equal(b.n_active, 1);                                          \
 	assert_int_equal(b.active[0], 1);                                         \
@@ -555,8 +557,8 @@ static struct moved move_somehow(struct pcptune_cpu_block *c, unsigned how)
 	}
 	if (how & 4) {
 		made_add(c->zctr.refills, 3);
-		made_add(c->zctr.lock_alloc_taken, 1); /* as every hold does */
 		made_add(c->zctr.lock_alloc_wait_ns, 1000);
+		made_hold(c);
 		m.refills = 3;
 		m.waited = 1000;
 	}
@@ -610,7 +612,7 @@ static void test_all_ways_of_moving(void **state)
 	bench_free(&b);
 }
 
-/* A pass between the take that a hold counts and what else it counts: nothing is lost. */
+/* A pass in the midst of a hold: what it counts comes with its end, all of it, and nothing is lost. */
 static void test_a_hold_in_two_passes(void **state)
 {
 	struct bench b = bench_new(1, 2);
@@ -618,7 +620,7 @@ static void test_a_hold_in_two_passes(void **state)
 
 	(void)state;
 	pass(&b);
-	for (int again = 0; again < 2; again++) {
+	for (int works = 0; works < 2; works++) {
 		for (int i = 0; i < 3; i++) {
 			made_push(&c->list[0]);
 			pass(&b);
@@ -626,23 +628,51 @@ static void test_a_hold_in_two_passes(void **state)
 		made_push(&c->list[0]);
 		made_add(c->zctr.lock_alloc_taken, 1);
 		pass(&b);
-		assert_int_equal(b.cpus[1].lock_alloc_taken, 1);
-		made_push(&c->list[0]);
-		pass(&b);
-		made_push(&c->list[0]);
+		assert_int_equal(b.cpus[1].flags, PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_LISTS_ONLY);
+		assert_int_equal(b.cpus[1].lock_alloc_taken, 0);
+		if (works)
+			made_push(&c->list[0]);
 		made_add(c->zctr.refills, 1);
-		if (again) /* works on: comes with the next take */
-			made_add(c->zctr.lock_alloc_taken, 1);
+		made_hold(c);
 		pass(&b);
-		if (!again) { /* comes to rest: comes with that */
-			assert_int_equal(b.cpus[1].refills, 0);
-			pass(&b);
-			pass(&b);
-		}
+		assert_int_equal(b.cpus[1].flags, PCPTUNE_CPU_ACTIVE);
+		assert_int_equal(b.cpus[1].lock_alloc_taken, 1);
 		assert_int_equal(b.cpus[1].refills, 1);
 		pass(&b);
-		pass(&b);
+		assert_int_equal(any_delta(&b.cpus[1]), 0);
 	}
+	bench_free(&b);
+}
+
+/* Lists are looked at from when their bit is set, and for ever: a target can not unsay it. */
+static void test_lists_in_use(void **state)
+{
+	struct bench b = bench_new(1, 1);
+	struct pcptune_cpu_block *c = made_cpu(&b.m, 0);
+
+	(void)state;
+	c->pcp.lists = 1;
+	pass(&b);
+	made_refill(&c->list[2], 3);
+	pass(&b);
+	assert_int_equal(b.n_active, 0);
+	assert_int_equal(b.cpus[0].count, 0);
+	c->pcp.lists = 1 | 4 | 1u << 31;
+	made_pop(&c->list[2]);
+	pass(&b);
+	assert_int_equal(b.n_active, 1);
+	assert_int_equal(b.cpus[0].alloc_pages, 4);
+	assert_int_equal(b.cpus[0].count, 8);
+	c->pcp.lists = 0;
+	made_pop(&c->list[2]);
+	pass(&b);
+	assert_int_equal(b.cpus[0].alloc_pages, 4);
+	assert_int_equal(b.cpus[0].count, 4);
+	pass(&b);
+	pass(&b);
+	made_pop(&c->list[2]); /* from rest, too */
+	pass(&b);
+	assert_int_equal(b.cpus[0].alloc_pages, 4);
 	bench_free(&b);
 }
 
@@ -772,13 +802,17 @@ static void test_hostile_counters(void **state)
 	made_add(c->zctr.refills, 100);
 	pass(&b);
 	c->zctr.refills = 99; /* backwards */
+	made_hold(c);
 	assert_unknown_once(&b, 1);
 	made_add(c->zctr.refills, 1); /* based anew on 99 */
+	made_hold(c);
 	pass(&b);
 	assert_int_equal(b.cpus[1].refills, 1);
 	c->zctr.alloc_zone = (UINT64_C(1) << 40) + 1;
+	made_hold(c);
 	assert_unknown_once(&b, 1);
 	c->zctr.lock_free_wait_ns = (UINT64_C(1) << 48) + 1;
+	made_hold(c);
 	assert_unknown_once(&b, 1);
 	c->pcp.high_raised = UINT64_MAX;
 	assert_unknown_once(&b, 1);
@@ -837,12 +871,14 @@ static void *work(void *arg)
 	while (!__atomic_load_n(&w->stop, __ATOMIC_RELAXED)) {
 		made_refill(l, 8);
 		made_add(w->c->zctr.alloc_zone, 16);
+		made_hold(w->c);
 		for (int i = 0; i < 8; i++)
 			made_pop(l);
 		for (int i = 0; i < 8; i++)
 			made_push(l);
 		made_drain(l, 8);
 		made_add(w->c->zctr.free_zone, 16);
+		made_hold(w->c);
 		w->rounds++;
 	}
 	return NULL;
@@ -1105,6 +1141,7 @@ int main(void)
 		cmocka_unit_test(test_sample_each_counter),
 		cmocka_unit_test(test_all_ways_of_moving),
 		cmocka_unit_test(test_a_hold_in_two_passes),
+		cmocka_unit_test(test_lists_in_use),
 		cmocka_unit_test(test_first_pass_and_rebase),
 		cmocka_unit_test(test_other_entries),
 		cmocka_unit_test(test_forked),

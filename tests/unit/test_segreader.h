@@ -100,6 +100,8 @@ static inline struct made made_new(uint32_t zones, uint32_t cpus)
 		made_zone(&m, z)->id = z;
 		made_zone(&m, z)->node = (int32_t)z;
 	}
+	for (uint32_t i = 0; i < zones * cpus; i++)
+		made_cpu(&m, i)->pcp.lists = (1u << PCPTUNE_N_LISTS) - 1;
 	for (uint32_t i = 0; i < 2; i++) {
 		struct pcptune_desc *d = made_desc(&m, i);
 
@@ -146,6 +148,12 @@ static inline void made_refill(struct pcptune_list *l, uint32_t blocks)
 static inline void made_drain(struct pcptune_list *l, uint32_t blocks)
 {
 	__atomic_store_n(&l->tail, l->tail + (int64_t)blocks, __ATOMIC_RELEASE);
+}
+
+/* The end of a hold of the zone lock: after what it counted. */
+static inline void made_hold(struct pcptune_cpu_block *c)
+{
+	__atomic_store_n(&c->pcp.holds, c->pcp.holds + 1, __ATOMIC_RELEASE);
 }
 
 /* Counters have one writer; the store is atomic for readers. */

@@ -20,7 +20,8 @@
 #define PAGES (8u * PCPA_BLOCK)
 
 static struct pcpa_zone zone;
-static struct pcptune_zctr counters;
+static struct pcptune_cpu_block of_counters;
+#define counters of_counters.zctr
 static uint8_t used[PAGES];
 static struct {
 	uint32_t pfn;
@@ -229,17 +230,17 @@ static void watermarks(void **state)
 
 static void lock_is_counted(void **state)
 {
-	struct pcptune_zctr c = {0};
+	struct pcptune_cpu_block cpu = {0};
 
 	(void)state;
 	for (int i = 0; i < 128; i++) {
-		pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+		pcpa_zone_enter(&zone, PCPA_PATH_FREE, &cpu.zctr);
 		pcpa_zone_leave(&zone);
 	}
-	assert_int_equal(c.lock_free_taken, 128);
-	assert_int_equal(c.lock_free_contended, 0);
-	assert_int_equal(c.lock_alloc_taken, 0);
-	assert_true(c.lock_free_hold_ns > 0);
+	assert_int_equal(cpu.zctr.lock_free_taken, 128);
+	assert_int_equal(cpu.zctr.lock_free_contended, 0);
+	assert_int_equal(cpu.zctr.lock_alloc_taken, 0);
+	assert_true(cpu.zctr.lock_free_hold_ns > 0);
 	assert_int_equal(pcpa_in_zone, 0);
 }
 
@@ -280,7 +281,7 @@ static uint64_t holds_in(const struct pcptune_zone_block *g, unsigned from)
 static void every_hold_is_in_a_row(void **state)
 {
 	struct pcptune_zone_block g = {0};
-	struct pcptune_zctr c = {0};
+	struct pcptune_cpu_block cpu = {0};
 
 	(void)state;
 	zone.gauges = &g;
@@ -289,13 +290,13 @@ static void every_hold_is_in_a_row(void **state)
 		uint64_t start, most;
 
 		for (int i = 0; i < 1000; i++) {
-			pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+			pcpa_zone_enter(&zone, PCPA_PATH_FREE, &cpu.zctr);
 			pcpa_zone_leave(&zone);
 		}
 		assert_int_equal(holds_in(&g, 0) - before, 1000);
 		g.hold_max_ns = 0;
 		start = pcpa_now_ns();
-		pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &c);
+		pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &cpu.zctr);
 		usleep(5000);
 		pcpa_zone_leave(&zone);
 		most = pcpa_now_ns() - start;
@@ -314,24 +315,24 @@ static void every_hold_is_in_a_row(void **state)
 static void brief_holds_are_sampled(void **state)
 {
 	struct pcptune_zone_block g = {0};
-	struct pcptune_zctr c = {0};
+	struct pcptune_cpu_block cpu = {0};
 
 	(void)state;
 	zone.gauges = &g;
 	for (unsigned i = 0; i < 10 * PCPA_TIMED + 5; i++) {
-		pcpa_zone_enter_brief(&zone, PCPA_PATH_FREE, &c);
+		pcpa_zone_enter_brief(&zone, PCPA_PATH_FREE, &cpu.zctr);
 		pcpa_zone_leave(&zone);
 	}
 	assert_int_equal(zone.brief, 5);
 	assert_int_equal(pcpa_hold_total(&g), 10 * PCPA_TIMED);
-	assert_int_equal(c.lock_free_taken, 10 * PCPA_TIMED + 5);
-	assert_true(c.lock_free_hold_ns > 0 && c.lock_free_hold_ns % PCPA_TIMED == 0);
-	pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+	assert_int_equal(cpu.zctr.lock_free_taken, 10 * PCPA_TIMED + 5);
+	assert_true(cpu.zctr.lock_free_hold_ns > 0 && cpu.zctr.lock_free_hold_ns % PCPA_TIMED == 0);
+	pcpa_zone_enter(&zone, PCPA_PATH_FREE, &cpu.zctr);
 	pcpa_zone_leave(&zone);
 	assert_int_equal(zone.brief, 5);
 	assert_int_equal(pcpa_hold_total(&g), 10 * PCPA_TIMED + 1);
 	/* one that has to ask the system for memory is timed after all */
-	pcpa_zone_enter_brief(&zone, PCPA_PATH_ALLOC, &c);
+	pcpa_zone_enter_brief(&zone, PCPA_PATH_ALLOC, &cpu.zctr);
 	assert_int_not_equal(pcpa_zone_take(&zone, 0, PCPA_IN_USE), PCPA_NO_PAGE);
 	pcpa_zone_leave(&zone);
 	assert_int_equal(zone.brief, 5);
@@ -341,9 +342,9 @@ static void brief_holds_are_sampled(void **state)
 
 static void *hold_long(void *held)
 {
-	struct pcptune_zctr c = {0};
+	struct pcptune_cpu_block cpu = {0};
 
-	pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &c);
+	pcpa_zone_enter(&zone, PCPA_PATH_AGENT, &cpu.zctr);
 	__atomic_store_n((int *)held, 1, __ATOMIC_RELEASE);
 	usleep(20000);
 	pcpa_zone_leave(&zone);
@@ -353,7 +354,7 @@ static void *hold_long(void *held)
 /* Who has to wait is told for how long. */
 static void waiting_is_timed(void **state)
 {
-	struct pcptune_zctr c = {0};
+	struct pcptune_cpu_block cpu = {0};
 	pthread_t thread;
 	int held = 0;
 
@@ -361,22 +362,22 @@ static void waiting_is_timed(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, hold_long, &held), 0);
 	while (!__atomic_load_n(&held, __ATOMIC_ACQUIRE))
 		usleep(10);
-	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &c);
+	pcpa_zone_enter(&zone, PCPA_PATH_ALLOC, &cpu.zctr);
 	pcpa_zone_leave(&zone);
 	pthread_join(thread, NULL);
 	/* unless this thread was kept from running for all the 20 ms */
-	if (c.lock_alloc_contended)
-		assert_in_range(c.lock_alloc_wait_ns, 1, UINT64_C(60000000000));
-	assert_int_equal(c.lock_alloc_taken, 1);
-	assert_int_equal(c.lock_free_wait_ns + c.lock_agent_wait_ns, 0);
+	if (cpu.zctr.lock_alloc_contended)
+		assert_in_range(cpu.zctr.lock_alloc_wait_ns, 1, UINT64_C(60000000000));
+	assert_int_equal(cpu.zctr.lock_alloc_taken, 1);
+	assert_int_equal(cpu.zctr.lock_free_wait_ns + cpu.zctr.lock_agent_wait_ns, 0);
 }
 
 static void *count_up(void *number)
 {
-	struct pcptune_zctr c = {0};
+	struct pcptune_cpu_block cpu = {0};
 
 	for (int i = 0; i < 50000; i++) {
-		pcpa_zone_enter(&zone, PCPA_PATH_FREE, &c);
+		pcpa_zone_enter(&zone, PCPA_PATH_FREE, &cpu.zctr);
 		++*(unsigned long *)number;
 		pcpa_zone_leave(&zone);
 	}

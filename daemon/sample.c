@@ -210,8 +210,13 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	for (size_t i = 0; i < d->n_targets; i++)
-		sample_target(sp, d->targets[i], now, gap);
+	for (size_t i = 0; i < d->n_targets; i++) {
+		struct target *t = d->targets[i];
+
+		if (i + 1 < d->n_targets)
+			segreader_next(t->sr, d->targets[i + 1]->sr);
+		sample_target(sp, t, now, gap);
+	}
 	decide_flush(d, false);
 	next_tick(sp);
 }

@@ -437,19 +437,72 @@ static uint64_t residues(const struct pcptune_cpu *c, const struct face *expecte
 	return mask | not_zero(d + F_alloc_zone, N_FIELDS - F_alloc_zone) << F_alloc_zone;
 }
 
-static uint8_t *put_record(struct pcptune_encoder *enc, const struct pcptune_cpu *c,
-			   const struct face *expected, struct last *last, uint32_t step,
-			   bool beyond, uint8_t *p)
+/* Gauges that move with decisions alone, in a row. */
+#define SET_GAUGES (6 * sizeof(uint32_t))
+_Static_assert(offsetof(struct face, rules) == offsetof(struct face, high) + 5 * sizeof(uint32_t),
+	       "the six that decisions move come first");
+_Static_assert(sizeof(struct face) == offsetof(struct face, rules) + 3 * sizeof(uint32_t),
+	       "put_calm() names the others");
+
+static inline uint8_t *put_present(uint8_t *p, uint64_t v)
 {
-	uint64_t expected_mask = last->mask ? last->mask : enc->mask;
+	return v ? varint_put(p, v) : p;
+}
+
+/*
+ * What most records are: of a CPU that its lists served, whose other gauges are as they were. The
+ * same bytes as from the general way, which takes four times as long. NULL: not such a record.
+ */
+static inline uint8_t *put_calm(const struct pcptune_cpu *c, const struct face *expected,
+				uint32_t step, uint64_t expected_mask, uint64_t *ret_mask,
+				uint8_t *p)
+{
+	uint64_t count = zigzag((uint64_t)c->count - expected->count);
+	uint64_t factor = zigzag((uint64_t)c->alloc_factor - expected->alloc_factor);
+	uint64_t run = zigzag((uint64_t)c->free_count - expected->free_count);
+	uint64_t allocs = c->alloc_pages, frees = zigzag(c->free_pages - EXPECT_free_pages(c));
+	uint64_t mask = (uint64_t) !!count << F_count | (uint64_t) !!factor << F_alloc_factor |
+			(uint64_t) !!run << F_free_count | (uint64_t) !!allocs << F_alloc_pages |
+			(uint64_t) !!frees << F_free_pages;
+
+	if (logged_flags(c) != (expected->flags | PCPTUNE_CPU_ACTIVE) ||
+	    memcmp(&c->high, &expected->high, SET_GAUGES))
+		return NULL;
+	if (mask != expected_mask && choose_mask(mask, expected_mask) != mask)
+		return NULL;
+	*ret_mask = mask;
+	p = put_record_head(p, step, mask, expected_mask);
+	p = put_present(p, count);
+	p = put_present(p, factor);
+	p = put_present(p, run);
+	p = put_present(p, allocs);
+	return put_present(p, frees);
+}
+
+static uint8_t *put_any(const struct pcptune_cpu *c, const struct face *expected, uint32_t step,
+			bool beyond, uint64_t expected_mask, uint64_t *ret_mask, uint8_t *p)
+{
 	uint64_t d[N_FIELDS], mask;
 
 	mask = choose_mask(residues(c, expected, beyond, expected_mask, d), expected_mask);
+	*ret_mask = mask;
 	p = put_record_head(p, step, mask, expected_mask);
-	last->mask = enc->mask = mask;
 	for (mask &= ~(UINT64_C(1) << F_hold_raw); mask; mask &= mask - 1)
 		p = varint_put(p, d[__builtin_ctzll(mask)]);
 	return p;
+}
+
+static inline uint8_t *put_record(struct pcptune_encoder *enc, const struct pcptune_cpu *c,
+				  const struct face *expected, struct last *last, uint32_t step,
+				  bool beyond, uint8_t *p)
+{
+	uint64_t expected_mask = last->mask ? last->mask : enc->mask, mask;
+	uint8_t *end = beyond ? NULL : put_calm(c, expected, step, expected_mask, &mask, p);
+
+	if (!end)
+		end = put_any(c, expected, step, beyond, expected_mask, &mask, p);
+	last->mask = enc->mask = mask;
+	return end;
 }
 
 static void add_totals(struct chunk_totals *t, const struct pcptune_cpu *c, bool beyond)

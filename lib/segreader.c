@@ -61,6 +61,7 @@
 
 #define AHEAD	   4  /* CPUs whose words are fetched before they are needed */
 #define READ_TRIES 16 /* of a list; three loads from one line each */
+#define LISTS_ALL  ((1u << PCPTUNE_N_LISTS) - 1)
 #define OPS_MASK   ((UINT64_C(1) << 40) - 1)
 /* More than this in one interval is nonsense: pages and calls; nanoseconds of many threads. */
 #define DELTA_BITS 40
@@ -136,6 +137,9 @@ struct segreader {
 	bool rebase;			  /* the next pass sets the baseline */
 	bool all;			  /* this pass looks at every CPU and stores every field */
 	const void *seen;		  /* entries of the last pass: others are filled in full */
+	struct segreader *next;		  /* looked at after this one, NULL: not known */
+	uint32_t n_fetched;		  /* CPUs whose lines are on their way */
+	uint32_t fetched_lists;		  /* bits of the lists that some CPU uses */
 	struct cpu_before *before;	  /* [n] */
 	struct counters_before *counters; /* [n] */
 };
@@ -589,7 +593,7 @@ static bool read_list(const struct pcptune_list *l, struct list_reading *ret)
 /* Bits of the lists that are worth a look. */
 static inline uint32_t lists_in_use(const struct pcptune_cpu_block *b, struct cpu_before *p)
 {
-	return p->lists |= (uint8_t)(LOAD(&b->pcp.lists) & ((1u << PCPTUNE_N_LISTS) - 1));
+	return p->lists |= (uint8_t)(LOAD(&b->pcp.lists) & LISTS_ALL);
 }
 
 /* Of the others, nothing. */
@@ -795,6 +799,7 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 	bool rebase = sr->rebase || (before & STATE_REBASE);
 	bool counted = false;
 
+	sr->fetched_lists |= used;
 	/* at rest now: the sum, of words before the last gauges were read, has to begin anew */
 	state = before & STATE_MOVES ? STATE_FORCED : 0;
 	read_gauges(b, c);
@@ -853,22 +858,40 @@ static inline bool rests(struct segreader *sr, uint32_t index)
 
 /*
  * The words of a CPU that works were written by another core since the last pass: each of its lines
- * comes from far, and the pattern of those that are read is not one that hardware guesses.
+ * comes from far, and the pattern of those that are read is not one that hardware guesses. What is
+ * kept on our side was last used an interval ago, and is cold, too.
  */
-static inline void fetch_ahead(const struct segreader *sr, uint32_t index)
+static inline void fetch(const struct segreader *sr, uint32_t index)
 {
-	const struct pcptune_cpu_block *b;
-	uint32_t used;
+	const struct pcptune_cpu_block *b = cpu_block(sr, index);
 
-	if (index >= sr->n)
-		return;
-	b = cpu_block(sr, index);
-	used = sr->before[index].lists;
 	__builtin_prefetch(&b->pcp);
 	EACH_LIST
 	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
-		if (used >> i & 1)
+		if (sr->fetched_lists >> i & 1)
 			__builtin_prefetch(&b->list[i]);
+	__builtin_prefetch(&sr->before[index]);
+	if (sr->seen)
+		__builtin_prefetch((const struct pcptune_cpu *)sr->seen + index, 1);
+}
+
+/* While one target is looked at, the lines of the next are on their way: time enough for all. */
+static void fetch_next(struct segreader *sr, uint32_t index)
+{
+	struct segreader *next = sr->next;
+	uint32_t ahead = index + AHEAD;
+
+	if (next && index < next->n) {
+		fetch(next, index);
+		next->n_fetched = index + 1;
+	}
+	if (ahead < sr->n && ahead >= sr->n_fetched)
+		fetch(sr, ahead);
+}
+
+void segreader_next(struct segreader *sr, struct segreader *next)
+{
+	sr->next = next;
 }
 
 uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active)
@@ -879,7 +902,7 @@ uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32
 	if (sr->all)
 		set_places(sr, cpus);
 	for (uint32_t i = 0; i < sr->n; i++) {
-		fetch_ahead(sr, i + AHEAD);
+		fetch_next(sr, i);
 		if (rests(sr, i)) {
 			if (sr->before[i].state)
 				sample_rest(sr, i, &cpus[i]);
@@ -889,6 +912,8 @@ uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32
 	}
 	sr->first = sr->rebase = false;
 	sr->seen = cpus;
+	sr->next = NULL;
+	sr->n_fetched = 0;
 	return n_active;
 }
 

@@ -64,6 +64,8 @@ void segreader_shape(const struct segreader *sr, struct pcptune_shape *shape);
  * rules.h, whatever the target wrote. zone, index: in range, or the behaviour is undefined.
  */
 uint32_t segreader_sample(struct segreader *sr, struct pcptune_cpu *cpus, uint32_t *active);
+/* A hint for the next pass: `next` is looked at right after it; it has to live so long. */
+void segreader_next(struct segreader *sr, struct segreader *next);
 void segreader_rebase(struct segreader *sr);
 
 /* Zone and process words by the ids of counters.def, as they are now. */

@@ -596,15 +596,20 @@ static inline uint32_t lists_in_use(const struct pcptune_cpu_block *b, struct cp
 	return p->lists |= (uint8_t)(LOAD(&b->pcp.lists) & LISTS_ALL);
 }
 
-/* Of the others, nothing. */
-static bool read_lists(const struct pcptune_cpu_block *b, uint32_t used, struct list_reading *lists)
+/* Readings of those alone, and what they hold. false: one was too busy. */
+static bool read_lists(const struct pcptune_cpu_block *b, uint32_t used, struct list_reading *lists,
+		       uint32_t *ret_pages)
 {
-	EACH_LIST
-	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
-		if (!(used >> i & 1))
-			lists[i] = (struct list_reading){0, 0, 0};
-		else if (!read_list(&b->list[i], &lists[i]))
+	uint64_t pages = 0;
+
+	for (uint32_t m = used; m; m &= m - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(m);
+
+		if (!read_list(&b->list[i], &lists[i]))
 			return false;
+		pages += (uint64_t)lists[i].count << list_orders[i];
+	}
+	*ret_pages = pages < MAX_count ? (uint32_t)pages : MAX_count;
 	return true;
 }
 
@@ -638,16 +643,6 @@ static void read_gauges(const struct pcptune_cpu_block *b, struct pcptune_cpu *c
 #include <pcptune/counters.def>
 }
 
-static uint32_t pages_on_lists(const struct list_reading *lists)
-{
-	uint64_t pages = 0;
-
-	EACH_LIST
-	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++)
-		pages += (uint64_t)lists[i].count << list_orders[i];
-	return pages < MAX_count ? (uint32_t)pages : MAX_count;
-}
-
 static void no_deltas(struct pcptune_cpu *c)
 {
 #define PCPTUNE_LIST(field, unit, line, para) c->field = 0;
@@ -671,8 +666,8 @@ static bool list_deltas(struct cpu_before *before, const struct list_reading *li
 {
 	uint64_t bad = 0, alloc = 0, freed = 0;
 
-	EACH_LIST
-	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
+	for (uint32_t m = before->lists; m; m &= m - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(m);
 		struct list_before *p = &before->list[i];
 		uint64_t ops, net, allocs, frees, max, wrong;
 
@@ -803,8 +798,7 @@ static uint32_t sample_full(struct segreader *sr, uint32_t index, struct pcptune
 	/* at rest now: the sum, of words before the last gauges were read, has to begin anew */
 	state = before & STATE_MOVES ? STATE_FORCED : 0;
 	read_gauges(b, c);
-	if (read_lists(b, used, lists)) {
-		c->count = pages_on_lists(lists);
+	if (read_lists(b, used, lists, &c->count)) {
 		flags = take_deltas(sr, index, b, lists, sr->all || before & STATE_COUNTED, c,
 				    &counted);
 		if (rebase) {
@@ -934,12 +928,12 @@ void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cp
 	ret->zone = index / sr->h.n_cpus;
 	ret->cpu = index % sr->h.n_cpus;
 	read_gauges(b, ret);
-	if (!read_lists(b, used, lists)) {
+	if (!read_lists(b, used, lists, &ret->count)) {
 		ret->flags = PCPTUNE_CPU_UNKNOWN;
 		return;
 	}
-	ret->count = pages_on_lists(lists);
-	for (uint32_t i = 0; i < PCPTUNE_N_LISTS; i++) {
+	for (uint32_t m = used; m; m &= m - 1) {
+		uint32_t i = (uint32_t)__builtin_ctz(m);
 		/* the samples folded what wrapped; the last stretch comes on top */
 		uint64_t folded = sr->before[index].list[i].ops;
 		uint64_t ops = folded + ((ops_of(&lists[i]) - folded) & OPS_MASK);

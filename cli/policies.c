@@ -127,6 +127,11 @@ static json_t *policy_json(const struct policy_module *m, bool all)
 	for (uint32_t i = 0; all && i < d->n_reasons; i++)
 		json_array_append_new(reasons, reason_json(reason_at(m, i)));
 	if (all) {
+		json_t *host = json_array();
+
+		for (uint32_t i = 0; policy_host_param(i); i++)
+			json_array_append_new(host, param_json(policy_host_param(i)));
+		json_object_set_new(o, "host_params", host);
 		json_object_set(o, "params", params);
 		json_object_set(o, "reasons", reasons);
 	}
@@ -135,28 +140,34 @@ static json_t *policy_json(const struct policy_module *m, bool all)
 	return o;
 }
 
+static void param_row(struct text_table *t, const struct pcptune_param *p)
+{
+	char def[64], range[96];
+
+	value_text(p, p->def, def, sizeof(def));
+	range_text(p, range, sizeof(range));
+	text_table_cell(t, "%s", p->name);
+	text_table_cell(t, "%s", def);
+	text_table_cell(t, "%s", range);
+	text_table_cell(t, "%s", p->unit);
+	text_table_cell(t, "%s", p->text);
+	text_table_end_row(t);
+}
+
+/* The policy's own, and below them those that the host gives every policy. */
 static int print_params(const struct policy_module *m)
 {
 	static const char *const titles[] = {"parameter", "default", "allowed", "unit", "meaning"};
 	struct text_table *t = text_table_new();
-	char def[64], range[96];
 
 	if (!t)
 		return cli_error("no memory");
 	for (size_t i = 0; i < sizeof(titles) / sizeof(titles[0]); i++)
 		text_table_column(t, titles[i], i == 1 ? '>' : '<');
-	for (uint32_t i = 0; i < policy_desc(m)->n_params; i++) {
-		const struct pcptune_param *p = policy_param(m, i);
-
-		value_text(p, p->def, def, sizeof(def));
-		range_text(p, range, sizeof(range));
-		text_table_cell(t, "%s", p->name);
-		text_table_cell(t, "%s", def);
-		text_table_cell(t, "%s", range);
-		text_table_cell(t, "%s", p->unit);
-		text_table_cell(t, "%s", p->text);
-		text_table_end_row(t);
-	}
+	for (uint32_t i = 0; policy_param(m, i); i++)
+		param_row(t, policy_param(m, i));
+	for (uint32_t i = 0; policy_host_param(i); i++)
+		param_row(t, policy_host_param(i));
 	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
 	return CLI_OK;
@@ -201,8 +212,8 @@ static int show(const char *name, const struct args *a)
 	} else {
 		printf("%s%s%s %s: %s\n%s\n\n", cli_bold(), d->name, cli_plain(), d->version,
 		       d->summary, policy_file(m));
-		r = d->n_params ? print_params(m) : CLI_OK;
-		if (d->n_params && r == CLI_OK)
+		r = print_params(m);
+		if (r == CLI_OK)
 			printf("\n");
 		if (r == CLI_OK)
 			r = print_reasons(m);

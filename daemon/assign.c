@@ -53,9 +53,28 @@ void assign_cancel(struct target *t, const char *why)
 
 /* ---- taking over ---- */
 
-static void put(struct target *t, const struct choice *c, struct policy_instance *pi,
-		const struct pcptune_shape *shape, bool by_operator)
+/* A canary is for a policy that takes over from another. */
+static void keep_previous(struct target *t, const struct choice *c)
 {
+	bool canary = policy_canary(c->params) != 0;
+
+	if (canary && !t->canary && !t->stands_in && t->pi) {
+		choice_clear(&t->previous);
+		choice_copy(&t->previous, &t->active);
+		policy_canary_set(t->previous.params, 0);
+		t->previous_by_operator = t->by_operator;
+	}
+	if (!canary)
+		choice_clear(&t->previous);
+	t->canary = canary;
+	t->go_back = false;
+}
+
+static void put(struct target *t, const struct choice *c, struct policy_instance *pi,
+		const struct pcptune_shape *shape, bool by_operator, bool stands_in)
+{
+	if (!stands_in)
+		keep_previous(t, c);
 	journal_before_assignment(t->d->journal, t);
 	policy_instance_free(t->pi);
 	foreign_free(t->foreign);
@@ -63,12 +82,11 @@ static void put(struct target *t, const struct choice *c, struct policy_instance
 	t->kept.asked = false;
 	t->pi = pi;
 	t->shape = *shape;
-	if (c != &t->active) {
-		choice_clear(&t->active);
-		choice_copy(&t->active, c);
-	}
+	choice_clear(&t->active);
+	choice_copy(&t->active, c);
 	t->by_operator = by_operator;
-	t->benched = t->suspect = t->stands_in = false;
+	t->benched = t->suspect = false;
+	t->stands_in = stands_in;
 	t->breaches = 0;
 	t->fresh = true;
 	t->rest_until_us = 0;
@@ -80,18 +98,23 @@ static int assign_here(struct target *t, const struct choice *c, bool by_operato
 {
 	struct policy_instance *pi;
 	struct pcptune_shape shape;
+	struct choice own;
 	int r;
 
+	choice_copy(&own, c);
+	if (!t->pi || t->stands_in)
+		policy_canary_set(own.params, 0); /* there is no other policy before */
 	target_shape(t, t->d->config, &shape);
-	r = policy_instance_new(c->module, &shape, c->params, &pi, why);
-	if (r < 0)
-		return r;
-	assign_cancel(t, "another policy was chosen meanwhile");
-	put(t, c, pi, &shape, by_operator);
-	return 0;
+	r = policy_instance_new(own.module, &shape, own.params, &pi, why);
+	if (!r) {
+		assign_cancel(t, "another policy was chosen meanwhile");
+		put(t, &own, pi, &shape, by_operator, false);
+	}
+	choice_clear(&own);
+	return r;
 }
 
-static int fallback(struct target *t, const char *text, char *why)
+static int fallback(struct target *t, const char *text, bool stands_in, char *why)
 {
 	struct choice c = {.dry_run = t->active.dry_run};
 	struct policy_instance *pi;
@@ -107,17 +130,17 @@ static int fallback(struct target *t, const char *text, char *why)
 		r = policy_instance_new(c.module, &shape, c.params, &pi, why);
 	if (!r) {
 		snprintf(c.why, sizeof(c.why), "%.*s", (int)sizeof(c.why) - 1, text);
-		put(t, &c, pi, &shape, t->by_operator);
+		put(t, &c, pi, &shape, t->by_operator, stands_in);
 	}
 	choice_clear(&c);
 	snprintf(t->policy_why, sizeof(t->policy_why), "%s", text);
 	return r;
 }
 
-int assign_fallback(struct target *t, const char *text)
+static int fall_back(struct target *t, const char *text, bool stands_in)
 {
 	char why[POLICY_WHY];
-	int r = fallback(t, text, why);
+	int r = fallback(t, text, stands_in, why);
 
 	if (r < 0) {
 		say(LOG_ERR, "target %llu %s has no policy now: %s", (unsigned long long)t->id,
@@ -137,7 +160,7 @@ static void bench(struct target *t, const char *name, const char *breach)
 	say(LOG_WARNING, "target %llu %s: policy %s; static takes over", (unsigned long long)t->id,
 	    t->info.name, text);
 	journal_event(t->d->journal, t, "benched", "%s", text);
-	assign_fallback(t, text);
+	fall_back(t, text, false);
 	t->benched = true;
 }
 
@@ -174,13 +197,12 @@ static void broke_down(struct target *t, const char *why)
 	if (asked)
 		t->seq = t->kept.s.seq - 1; /* the sample becomes static's first */
 	if (t->starting) {
-		assign_fallback(t, t->starting->choice.why); /* another one is on its way */
+		fall_back(t, t->starting->choice.why, true); /* another one is on its way */
 	} else if (breaches >= BREACHES_MAX) {
 		bench(t, name, why);
 	} else {
 		snprintf(text, sizeof(text), "until %.31s begins anew: %.120s", name, why);
-		assign_fallback(t, text);
-		t->stands_in = true;
+		fall_back(t, text, true);
 		if (restart(t, &again, by_operator, breaches, e) < 0)
 			bench(t, name, e);
 	}
@@ -266,6 +288,8 @@ static int loaded(struct starting *st, char *why)
 	}
 	if (r)
 		return r;
+	if (st->t->stands_in && !st->breaches)
+		policy_canary_set(st->choice.params, 0); /* there is no other policy before */
 	target_shape(st->t, st->t->d->config, &shape);
 	foreign_init(st->f, st->choice.module, &shape, st->choice.params);
 	return 0;
@@ -279,7 +303,7 @@ static void ready(struct starting *st)
 
 	target_shape(t, t->d->config, &shape);
 	t->starting = NULL;
-	put(t, &st->choice, pi, &shape, st->by_operator);
+	put(t, &st->choice, pi, &shape, st->by_operator, false);
 	t->breaches = st->breaches;
 	t->foreign = st->f;
 	foreign_hand_over(st->f, on_running, t);
@@ -310,8 +334,7 @@ static int stand_in(struct target *t, const char *name, char *why)
 
 	if (!t->pi) {
 		snprintf(text, sizeof(text), "until %.31s is ready", name);
-		r = fallback(t, text, why);
-		t->stands_in = true;
+		r = fallback(t, text, true, why);
 	}
 	return r;
 }
@@ -359,6 +382,24 @@ static int restart(struct target *t, const struct choice *c, bool by_operator, u
 	if (!r)
 		t->starting->breaches = breaches;
 	return r;
+}
+
+void assign_back(struct target *t)
+{
+	struct choice c = {0};
+	char why[POLICY_WHY], text[sizeof(t->policy_why)];
+	int r = -ENOENT;
+
+	t->go_back = false;
+	snprintf(text, sizeof(text), "the canary of %.31s went back",
+		 policy_desc(t->active.module)->name);
+	choice_copy(&c, &t->previous);
+	snprintf(c.why, sizeof(c.why), "%.127s", text);
+	if (c.module)
+		r = assign(t, &c, t->previous_by_operator, why);
+	if (r < 0)
+		fall_back(t, text, false);
+	choice_clear(&c);
 }
 
 int assign_renew(struct target *t, char *why)

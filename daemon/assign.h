@@ -15,6 +15,9 @@
  */
 int assign(struct target *t, const struct choice *c, bool by_operator, char *why);
 
+/* The policy before the canary in force takes over again. */
+void assign_back(struct target *t);
+
 /*
  * The policy in force again, with its parameters, where its file was written anew: 1; 0: it was not;
  * -errno: it can not be had, and the old one goes on.
@@ -32,10 +35,6 @@ struct assign_ops {
 /* Starts the process of f for t. c: dry_run and why. 0, or -errno with why, and done is not called. */
 int assign_foreign(struct target *t, const struct policy_file *f, const struct choice *c,
 		   bool by_operator, const struct assign_ops *ops, char *why);
-
-/* `static` takes over with the values as they are. text: why, for status and log. -errno: it can not.
- */
-int assign_fallback(struct target *t, const char *text);
 
 /* Counts a broken contract of t's policy; the third benches it. */
 void assign_breach(struct target *t, const char *why);

@@ -79,11 +79,12 @@ static void rule_why(const struct config_rule *r, int i, char *buf, size_t n)
 
 void choice_defaults(struct choice *ch, const struct config *c)
 {
-	const int64_t guard[POLICY_GUARD_PARAMS] = {c->guard.permille, c->guard.ms,
-						    c->guard.bench_ms};
+	const int64_t host[POLICY_HOST_PARAMS] = {c->guard.permille, c->guard.ms,
+						  c->guard.bench_ms, 0,
+						  c->canary.ms,	     c->canary.margin_permille};
 
 	policy_params_default(ch->module, ch->params);
-	memcpy(ch->params + POLICY_OWN_PARAMS, guard, sizeof(guard));
+	memcpy(ch->params + POLICY_OWN_PARAMS, host, sizeof(host));
 }
 
 static void rule_params(struct entry *e)
@@ -92,6 +93,7 @@ static void rule_params(struct entry *e)
 	char why[POLICY_WHY];
 
 	choice_defaults(&e->choice, e->cs->c);
+	policy_canary_set(e->choice.params, r->canary);
 	for (size_t i = 0; i < r->n_params; i++) {
 		const struct config_param *p = &r->params[i];
 

@@ -46,12 +46,12 @@ const struct choice *choices_match(const struct choices *cs, const struct config
 /* The choice of rule i, -1: default; for --check. */
 const struct choice *choices_at(const struct choices *cs, int i);
 
-/* Every parameter at its default, those of the guard as configured. ch->module is set. */
+/* Every parameter at its default, those of the host as configured, no canary. ch->module is set. */
 void choice_defaults(struct choice *ch, const struct config *c);
 /* Copies with a reference to the module. */
 void choice_copy(struct choice *dst, const struct choice *src);
 void choice_clear(struct choice *c);
-/* Same policy, parameters and dry run? What chose it does not matter. */
+/* Same policy, parameters and dry run? What chose it, and how it would begin, does not matter. */
 bool choice_same(const struct choice *a, const struct choice *b);
 
 #endif

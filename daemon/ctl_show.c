@@ -95,6 +95,8 @@ static const char *policy_state(const struct target *t)
 		return "benched";
 	if (t->stands_in)
 		return "starting";
+	if (t->canary)
+		return "canary";
 	for (uint32_t i = 0; i < t->n; i++) {
 		if (!(t->marks[i].flags & MARK_PINNED))
 			return "running";
@@ -225,9 +227,11 @@ json_t *show_policy(struct target *t)
 
 		json_object_set_new(params, row->name, show_param(row, t->active.params[i]));
 	}
-	for (uint32_t i = 0; policy_guarded(t->active.params) && i < POLICY_GUARD_PARAMS; i++)
-		put(params, policy_guard_param(i)->name,
-		    (uint64_t)t->active.params[POLICY_OWN_PARAMS + i]);
+	for (uint32_t i = 0; i < POLICY_HOST_PARAMS; i++) {
+		if (policy_host_param_used(t->active.params, i))
+			put(params, policy_host_param(i)->name,
+			    (uint64_t)t->active.params[POLICY_OWN_PARAMS + i]);
+	}
 	json_object_set_new(o, "params", params);
 	put_why(o, t);
 	put_text(o, "state", policy_state(t));

@@ -39,6 +39,7 @@ static struct {
 } tick;
 
 static struct say_gate gate_memory;
+static bool going_back; /* some target's canary has gone back */
 
 /* ---- runs of no change ---- */
 
@@ -97,6 +98,27 @@ static bool wait_for_tick(struct target *t, const struct host_change *ch, bool b
 	return true;
 }
 
+static void canary_said(struct target *t, const struct host_answer *a)
+{
+	const char *name = policy_desc(t->active.module)->name;
+	char text[POLICY_WHY];
+
+	if (a->canary_reason) {
+		policy_canary_text(a->canary_reason, a->canary_arg, text, sizeof(text));
+		say(LOG_NOTICE, "target %llu %s: %s %s", (unsigned long long)t->id, t->info.name,
+		    name, text);
+		journal_event(t->d->journal, t,
+			      policy_reason(t->active.module, a->canary_reason)->name, "%s %s",
+			      name, text);
+	}
+	if (a->canary_spread && t->canary) {
+		t->canary = false;
+		choice_clear(&t->previous);
+	}
+	if (a->canary_over)
+		t->go_back = going_back = true;
+}
+
 static void answered(struct target *t, const struct pcptune_sample *s, int r,
 		     const struct host_answer *a, const char *why)
 {
@@ -106,6 +128,8 @@ static void answered(struct target *t, const struct pcptune_sample *s, int r,
 		return;
 	}
 	t->rest_until_us = s->time_us + (uint64_t)a->rest_ms * 1000u;
+	if (t->canary)
+		canary_said(t, a);
 	if (!a->n_changes)
 		no_change(t, a->reason, s->seq);
 	else
@@ -194,7 +218,7 @@ static void ask(struct target *t, const struct pcptune_sample *s)
 		return;
 	}
 	t->kept.asked = true;
-	foreign_ask(t->foreign, s);
+	foreign_ask(t->foreign, policy_instance_view(t->pi, s));
 }
 
 void decide_answer(struct target *t)
@@ -209,7 +233,7 @@ void decide_answer(struct target *t)
 	answered(t, &t->kept.s, r, &a, why);
 	if (!r)
 		took(t, us);
-	if (tick.n)
+	if (tick.n || going_back)
 		decide_flush(t->d, false);
 }
 
@@ -383,6 +407,11 @@ void decide_flush(struct daemon *d, bool all_chunks)
 	apply_wake(d);
 	keep_ids();
 	tick.n = 0;
+	for (size_t i = 0; going_back && i < d->n_targets; i++) {
+		if (d->targets[i]->go_back)
+			assign_back(d->targets[i]);
+	}
+	going_back = false;
 }
 
 void decide_free(void)

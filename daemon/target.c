@@ -33,6 +33,7 @@ static void target_free(struct target *t)
 	free(t->kept.records);
 	choice_clear(&t->active);
 	choice_clear(&t->configured);
+	choice_clear(&t->previous);
 	encoder_free(t->enc);
 	effects_free(t->effects);
 	if (t->sr)

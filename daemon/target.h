@@ -95,6 +95,10 @@ struct target {
 	struct foreign *foreign;	  /* the process of pi's policy, NULL: it runs here */
 	struct starting *starting;	  /* a foreign policy that will take over, NULL: none */
 	struct kept kept;
+	bool canary;		/* the policy in force has not all CPUs yet */
+	bool go_back;		/* and will not get them: `previous` is to take over */
+	struct choice previous; /* what a canary goes back to */
+	bool previous_by_operator;
 	char policy_why[200];
 	uint64_t rest_until_us;
 	struct nochange_run run;	/* open */

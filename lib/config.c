@@ -7,7 +7,7 @@
  * after, so that it can be read from any thread.
  *
  * Locale: numbers are read with strtoll() and by libconfig, which switches to the C locale itself;
- * no key takes a fraction. So a locale with a decimal comma changes nothing.
+ * defaults have no fraction. So a locale with a decimal comma changes nothing.
  */
 #include <errno.h>
 #include <fnmatch.h>
@@ -172,8 +172,11 @@ int config_store_default(const struct config_key *k, void *base)
 			config_store_int(k, base, -1);
 		return 0;
 	}
-	if (k->type == CONFIG_INT || k->type == CONFIG_BOOL) {
+	if (k->type == CONFIG_SHARE)
+		v = strtoll(k->def, NULL, 10) * 1000; /* 0 or 1 */
+	if (k->type == CONFIG_INT || k->type == CONFIG_BOOL)
 		v = k->type == CONFIG_INT ? strtoll(k->def, NULL, 10) : k->def[0] == 't';
+	if (k->type == CONFIG_INT || k->type == CONFIG_BOOL || k->type == CONFIG_SHARE) {
 		config_store_int(k, base, v);
 		return 0;
 	}

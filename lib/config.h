@@ -19,6 +19,7 @@ enum config_type {
 	CONFIG_ENUM,
 	CONFIG_GROUP, /* a group or list, handled by name: rules, default, params */
 	CONFIG_MODE, /* permission bits, octal in a string: "0600"; min and max are in octal, too */
+	CONFIG_SHARE,	/* 0 .. 1, a fraction; kept in permille */
 	CONFIG_INHERIT, /* a bool of a rule, kept as int64_t: -1 (left out): as the global setting
 			 */
 };
@@ -54,6 +55,7 @@ struct config_rule {
 	struct config_param *params;
 	size_t n_params;
 	int64_t dry_run; /* -1: as the global setting, 0, 1 */
+	int64_t canary;	 /* permille */
 	int line;
 };
 
@@ -77,6 +79,9 @@ struct config {
 	struct {
 		int64_t permille, ms, bench_ms;
 	} guard; /* for every policy; its parameters go before */
+	struct {
+		int64_t ms, margin_permille;
+	} canary; /* the same */
 	struct {
 		int64_t call_ms, answer_ms, memory_mib;
 	} plugin; /* what a policy may take; the last two: one that is not ours */

@@ -91,6 +91,28 @@ static void bind_int(struct binder *b, const struct config_key *k, config_settin
 		config_store_int(k, base, v);
 }
 
+/* To the nearest permille; 0 and 1 may be written as whole numbers. */
+static void bind_share(struct binder *b, const struct config_key *k, config_setting_t *s,
+		       void *base)
+{
+	const struct config_line *l = where(b, s);
+	char range[256];
+	double v;
+
+	if (!is_int(s) && config_setting_type(s) != CONFIG_TYPE_FLOAT) {
+		wrong_type(b, k, s);
+		return;
+	}
+	if (l->bad_int)
+		return;
+	v = is_int(s) ? (double)get_int(s) : config_setting_get_float(s);
+	if (v >= 0 && v <= 1)
+		config_store_int(k, base, (int64_t)(v * 1000 + 0.5));
+	else
+		config_error_add(b->e, l->file, l->line, "%s: %g is out of range, allowed: %s",
+				 k->name, v, config_range_text(k, range, sizeof(range)));
+}
+
 static void bind_bool(struct binder *b, const struct config_key *k, config_setting_t *s, void *base)
 {
 	if (config_setting_type(s) != CONFIG_TYPE_BOOL)
@@ -301,6 +323,9 @@ static int bind_value(struct binder *b, const struct config_key *k, config_setti
 	case CONFIG_BOOL:
 	case CONFIG_INHERIT:
 		bind_bool(b, k, s, base);
+		return 0;
+	case CONFIG_SHARE:
+		bind_share(b, k, s, base);
 		return 0;
 	case CONFIG_ENUM:
 	case CONFIG_MODE:

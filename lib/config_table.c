@@ -81,6 +81,16 @@ const struct config_key config_keys[] = {
 	 "How long a direction that made things worse is not tried on that CPU; twice as long each "
 	 "time, an hour at most.", C(guard.bench_ms)},
 
+	{"canary", CONFIG_GROUP, "", 0, 0, "{}", NULL, true,
+	 "A policy that takes over begins with a share of the CPUs, and gets the others when those do "
+	 "better. The share stands in rules, or in default; a policy can be given other values as "
+	 "parameters canary_permille, canary_ms and canary_margin_permille.", 0},
+	{"canary.ms", CONFIG_INT, "ms", 100, 3600000, "30000", NULL, true,
+	 "How long is measured before and after.", C(canary.ms)},
+	{"canary.margin_permille", CONFIG_INT, "permille", 0, 1000, "50", NULL, true,
+	 "By so much must the first CPUs do better than the others, in traffic to the zone, waits or "
+	 "pages held.", C(canary.margin_permille)},
+
 	{"plugin", CONFIG_GROUP, "", 0, 0, "{}", NULL, true,
 	 "What a policy may take. Three times more, or a broken contract, and it is benched.", 0},
 	{"plugin.call_ms", CONFIG_INT, "ms", 1, 10000, "50", NULL, true,
@@ -111,6 +121,9 @@ const struct config_key config_keys[] = {
 	 "Parameters of the policy by name, as numbers, bools or strings.", R(params)},
 	{"default.dry_run", CONFIG_INHERIT, "", 0, 1, NULL, NULL, true,
 	 "Decide and log only. Left out: as the global dry_run.", R(dry_run)},
+	{"default.canary", CONFIG_SHARE, "", 0, 1, "0", NULL, true,
+	 "Share of the busy CPUs of a program that gets this policy, or its new parameters, first; 0: "
+	 "all at once.", R(canary)},
 
 	{"rules", CONFIG_GROUP, "", 0, 0, "()", NULL, true,
 	 "A list of groups; the first one that matches a program chooses its policy.", 0},
@@ -124,6 +137,8 @@ const struct config_key config_keys[] = {
 	 "As default.params.", R(params)},
 	{"rules.dry_run", CONFIG_INHERIT, "", 0, 1, NULL, NULL, true,
 	 "As default.dry_run.", R(dry_run)},
+	{"rules.canary", CONFIG_SHARE, "", 0, 1, "0", NULL, true,
+	 "As default.canary.", R(canary)},
 };
 /* clang-format on */
 const size_t config_n_keys = sizeof(config_keys) / sizeof(config_keys[0]);
@@ -146,6 +161,9 @@ const char *config_range_text(const struct config_key *k, char *buf, size_t n)
 	case CONFIG_INT:
 		snprintf(buf, n, "a whole number, %" PRId64 " .. %" PRId64 "%s%s", k->min, k->max,
 			 space, k->unit);
+		break;
+	case CONFIG_SHARE:
+		snprintf(buf, n, "a number, 0.0 .. 1.0");
 		break;
 	case CONFIG_BOOL:
 	case CONFIG_INHERIT:

@@ -24,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "lib/text.h"
-#include "policies/host_guard.h"
+#include "policies/host_canary.h"
 #include "policies/host_internal.h"
 
 #define SYMBOL "pcptune_policy_v1"
@@ -240,14 +240,31 @@ const struct pcptune_param *policy_param(const struct policy_module *m, uint32_t
 	return (const struct pcptune_param *)((const char *)p->params + (size_t)i * p->param_size);
 }
 
-const struct pcptune_param *policy_guard_param(uint32_t i)
+const struct pcptune_param *policy_host_param(uint32_t i)
 {
-	return i < POLICY_GUARD_PARAMS ? &guard_params[i] : NULL;
+	if (i < POLICY_GUARD_PARAMS)
+		return &guard_params[i];
+	return i < POLICY_HOST_PARAMS ? &canary_params[i - POLICY_GUARD_PARAMS] : NULL;
 }
 
 bool policy_guarded(const int64_t *params)
 {
 	return params[POLICY_OWN_PARAMS + GUARD_PERMILLE] != 0;
+}
+
+int64_t policy_canary(const int64_t *params)
+{
+	return params[POLICY_OWN_PARAMS + POLICY_GUARD_PARAMS + CANARY_PERMILLE];
+}
+
+void policy_canary_set(int64_t *params, int64_t permille)
+{
+	params[POLICY_OWN_PARAMS + POLICY_GUARD_PARAMS + CANARY_PERMILLE] = permille;
+}
+
+bool policy_host_param_used(const int64_t *params, uint32_t i)
+{
+	return i < POLICY_GUARD_PARAMS ? policy_guarded(params) : policy_canary(params) != 0;
 }
 
 const struct pcptune_reason *policy_reason(const struct policy_module *m, uint32_t id)
@@ -257,6 +274,9 @@ const struct pcptune_reason *policy_reason(const struct policy_module *m, uint32
 	for (uint32_t i = 0; i < GUARD_N_REASONS; i++)
 		if (guard_reasons[i].id == id)
 			return &guard_reasons[i];
+	for (uint32_t i = 0; i < CANARY_N_REASONS; i++)
+		if (canary_reasons[i].id == id)
+			return &canary_reasons[i];
 	for (uint32_t i = 0; i < p->n_reasons; i++) {
 		const struct pcptune_reason *r =
 			(const void *)((const char *)p->reasons + (size_t)i * p->reason_size);

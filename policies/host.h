@@ -18,12 +18,14 @@
 
 /*
  * Every parameter array has POLICY_MAX_PARAMS slots: those of a policy, in table order, and from
- * POLICY_OWN_PARAMS on those of the guard. All 0 there: no guard.
+ * POLICY_OWN_PARAMS on those of the host: of the guard, then of the canary. All 0 there: neither.
  */
-#define POLICY_OWN_PARAMS   64u
-#define POLICY_GUARD_PARAMS 3u
-#define POLICY_MAX_PARAMS   (POLICY_OWN_PARAMS + POLICY_GUARD_PARAMS)
-#define POLICY_WHY	    256u /* bytes of a cause text */
+#define POLICY_OWN_PARAMS    64u
+#define POLICY_GUARD_PARAMS  3u
+#define POLICY_CANARY_PARAMS 3u
+#define POLICY_HOST_PARAMS   (POLICY_GUARD_PARAMS + POLICY_CANARY_PARAMS)
+#define POLICY_MAX_PARAMS    (POLICY_OWN_PARAMS + POLICY_HOST_PARAMS)
+#define POLICY_WHY	     256u /* bytes of a cause text */
 
 #define POLICY_NAME_MAX 31u /* bytes of a name */
 
@@ -81,11 +83,18 @@ const char *policy_installed_path(void);
 
 /* A parameter of the policy; NULL: no more. */
 const struct pcptune_param *policy_param(const struct policy_module *m, uint32_t i);
-/* The guard's parameter in slot POLICY_OWN_PARAMS + i: every policy has them. NULL: no more. */
-const struct pcptune_param *policy_guard_param(uint32_t i);
+/* The host's parameter in slot POLICY_OWN_PARAMS + i: every policy has them. NULL: no more. */
+const struct pcptune_param *policy_host_param(uint32_t i);
+/* Is it of a guard or a canary that is asked for? The others are neither shown nor logged. */
+bool policy_host_param_used(const int64_t *params, uint32_t i);
 /* Is a guard asked for? */
 bool policy_guarded(const int64_t *params);
-/* A reason of the policy, or of the guard (ids above 65535); NULL: none. */
+/* The share of CPUs that get a new policy first, permille; 0: it begins on all. */
+int64_t policy_canary(const int64_t *params);
+void policy_canary_set(int64_t *params, int64_t permille);
+/* What became of a canary, as a line: canary_reason and canary_arg of an answer. As snprintf(). */
+int policy_canary_text(uint32_t reason, const int64_t arg[4], char *buf, size_t n);
+/* A reason of the policy, or of the host (ids above 65535); NULL: none. */
 const struct pcptune_reason *policy_reason(const struct policy_module *m, uint32_t id);
 
 /* Parameters: defaults, then one "key", "value" at a time. Nearest name in why for a wrong key. */
@@ -130,7 +139,12 @@ struct host_answer {
 	int64_t arg[4];
 	uint32_t rest_ms;
 	uint32_t n_changes;
-	uint32_t n_dropped;		   /* settling, held or no-op proposals */
+	uint32_t n_dropped; /* settling, held or no-op proposals */
+	/* What became of a canary in this sample: 0: nothing; else a reason, with arguments. */
+	uint32_t canary_reason;
+	int64_t canary_arg[4];
+	bool canary_spread;		   /* every CPU has the policy */
+	bool canary_over;		   /* it went back: the policy changes nothing any more */
 	const struct host_change *changes; /* owned by the instance until the next decide */
 };
 
@@ -145,6 +159,13 @@ struct policy_module *policy_instance_module(const struct policy_instance *pi);
  */
 int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
 			   struct host_answer *ret, char *why);
+/*
+ * Takes s in and returns what the policy shall see of it: s, or a copy that is good until the next
+ * one. policy_instance_decide() does it; for a policy that runs elsewhere it comes before
+ * policy_instance_take() of the same s.
+ */
+const struct pcptune_sample *policy_instance_view(struct policy_instance *pi,
+						  const struct pcptune_sample *s);
 /*
  * The same for a policy whose code runs elsewhere (host_remote.h): state as its init() left it, and
  * what its decide() gave back, wherever that lies.

@@ -6,7 +6,8 @@
  * guard_ms. A change begins a measurement: the sums so far are "before"; when the new values show
  * and the CPU has settled, a quarter of guard_ms lets pass by what the change itself moved, then an
  * equally long "after" begins. Further changes in the same direction belong to the same
- * measurement, so that a step up a ladder is not judged by itself. Then
+ * measurement, so that a step up a ladder is not judged by itself, and so do changes of batch or
+ * rules, so that they do not end it before the word is spoken. Then
  *
  *   worse     zone pages, or time waited, per page allocated or freed are up by the margin and by
  *	       more than a little: back to the values before, whatever the direction was
@@ -26,9 +27,6 @@
 #include "policies/host_guard.h"
 
 #define TRAFFIC_LEAST 4096u    /* pages in a stretch that let something be said */
-#define LITTLE_PPM    10000u   /* zone pages of a million: noise below */
-#define LITTLE_NS     20u      /* of waiting for a page: noise below */
-#define LITTLE_PAGES  64u      /* held */
 #define SHOWS_US      5000000u /* a change that does not show by then was not applied */
 #define BENCH_MAX_MS  3600000u
 #define COUNT_MAX     (UINT64_C(1) << 36) /* no interval has more; a damaged segment may */
@@ -76,7 +74,7 @@ static bool plausible(const struct pcptune_cpu *c)
 }
 
 /* Decay and trims are the doing of high, not of the program: they are no traffic. */
-static void sum_add(struct guard_sum *s, const struct pcptune_cpu *c, uint64_t dt_us)
+void guard_sum_add(struct guard_sum *s, const struct pcptune_cpu *c, uint64_t dt_us)
 {
 	uint64_t ms = (dt_us < COUNT_MAX ? dt_us : COUNT_MAX) / 1000;
 
@@ -90,35 +88,35 @@ static void sum_add(struct guard_sum *s, const struct pcptune_cpu *c, uint64_t d
 	s->wait_ns += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 }
 
-static struct guard_sum sum_both(const struct guard_sum *a, const struct guard_sum *b)
+struct guard_sum guard_sum_both(const struct guard_sum *a, const struct guard_sum *b)
 {
 	return (struct guard_sum){a->us + b->us, a->traffic + b->traffic, a->zone + b->zone,
 				  a->wait_ns + b->wait_ns, a->held + b->held};
 }
 
-static uint64_t zone_ppm(const struct guard_sum *s)
+uint64_t guard_zone_ppm(const struct guard_sum *s)
 {
 	return s->traffic ? s->zone * 1000000 / s->traffic : 0;
 }
 
-static uint64_t wait_per_page(const struct guard_sum *s)
+uint64_t guard_wait_per_page(const struct guard_sum *s)
 {
 	return s->traffic ? s->wait_ns / s->traffic : 0;
 }
 
-static uint64_t held_mean(const struct guard_sum *s)
+uint64_t guard_held_mean(const struct guard_sum *s)
 {
 	return s->us ? s->held / (s->us / 1000 + 1) : 0;
 }
 
 /* ---- judging ---- */
 
-static bool up(uint64_t was, uint64_t is, uint64_t little, uint64_t margin)
+bool guard_up(uint64_t was, uint64_t is, uint64_t little, uint64_t margin)
 {
 	return is > was + was * margin / 1000 + little;
 }
 
-static bool down(uint64_t was, uint64_t is, uint64_t little, uint64_t margin)
+bool guard_down(uint64_t was, uint64_t is, uint64_t little, uint64_t margin)
 {
 	return is + was * margin / 1000 < was && is + little < was;
 }
@@ -127,21 +125,23 @@ static bool down(uint64_t was, uint64_t is, uint64_t little, uint64_t margin)
 static uint32_t verdict(const struct guard_cpu *g, uint64_t margin, int64_t arg[4])
 {
 	const struct guard_sum *b = &g->base, *a = &g->after;
-	uint64_t z0 = zone_ppm(b), z1 = zone_ppm(a), w0 = wait_per_page(b), w1 = wait_per_page(a);
-	uint64_t h0 = held_mean(b), h1 = held_mean(a);
+	uint64_t z0 = guard_zone_ppm(b), z1 = guard_zone_ppm(a), w0 = guard_wait_per_page(b),
+		 w1 = guard_wait_per_page(a);
+	uint64_t h0 = guard_held_mean(b), h1 = guard_held_mean(a);
 
-	if (up(z0, z1, LITTLE_PPM, margin)) {
+	if (guard_up(z0, z1, GUARD_LITTLE_PPM, margin)) {
 		arg[0] = (int64_t)(z0 / 1000);
 		arg[1] = (int64_t)(z1 / 1000);
 		return GUARD_BACK_TRAFFIC;
 	}
-	if (up(w0, w1, LITTLE_NS, margin)) {
+	if (guard_up(w0, w1, GUARD_LITTLE_NS, margin)) {
 		arg[0] = (int64_t)w0;
 		arg[1] = (int64_t)w1;
 		return GUARD_BACK_WAITS;
 	}
-	if (g->direction == GUARD_UP && up(h0, h1, LITTLE_PAGES, margin) &&
-	    !down(z0, z1, LITTLE_PPM, margin) && !down(w0, w1, LITTLE_NS, margin)) {
+	if (g->direction == GUARD_UP && guard_up(h0, h1, GUARD_LITTLE_PAGES, margin) &&
+	    !guard_down(z0, z1, GUARD_LITTLE_PPM, margin) &&
+	    !guard_down(w0, w1, GUARD_LITTLE_NS, margin)) {
 		arg[0] = (int64_t)h0;
 		arg[1] = (int64_t)h1;
 		return GUARD_BACK_VAIN;
@@ -173,12 +173,11 @@ static void judge(struct guard_cpu *g, const int64_t *p, uint64_t now)
 /* ---- a sample ---- */
 
 /* Where rules move high between its bounds, these must do. */
-static bool shows(const struct guard_cpu *g, const struct pcptune_cpu *c)
+bool guard_has(const struct limits *given, const struct pcptune_cpu *c)
 {
-	return c->high_min == g->given.high_min && c->high_max == g->given.high_max &&
-	       (c->high == g->given.high || c->high_min < c->high_max) &&
-	       c->batch == g->given.batch && c->scale_max == g->given.scale_max &&
-	       c->rules == g->given.rules;
+	return c->high_min == given->high_min && c->high_max == given->high_max &&
+	       (c->high == given->high || c->high_min < c->high_max) && c->batch == given->batch &&
+	       c->scale_max == given->scale_max && c->rules == given->rules;
 }
 
 static void watch(struct guard_cpu *g, const struct pcptune_cpu *c, const int64_t *p,
@@ -190,11 +189,11 @@ static void watch(struct guard_cpu *g, const struct pcptune_cpu *c, const int64_
 		g->before = g->now;
 		memset(&g->now, 0, sizeof(g->now));
 	}
-	sum_add(&g->now, c, s->dt_us);
+	guard_sum_add(&g->now, c, s->dt_us);
 	if (c->flags & PCPTUNE_CPU_HELD)
 		g->phase = GUARD_REST; /* somebody else's values */
 	if (g->phase == GUARD_SETTLES && !(c->flags & PCPTUNE_CPU_SETTLING)) {
-		if (shows(g, c)) {
+		if (guard_has(&g->given, c)) {
 			g->phase = GUARD_CALMS;
 			g->since = s->time_us;
 			return;
@@ -209,7 +208,7 @@ static void watch(struct guard_cpu *g, const struct pcptune_cpu *c, const int64_
 	}
 	if (g->phase != GUARD_MEASURES)
 		return;
-	sum_add(&g->after, c, s->dt_us);
+	guard_sum_add(&g->after, c, s->dt_us);
 	if (g->after.us >= stretch)
 		judge(g, p, s->time_us);
 }
@@ -229,7 +228,7 @@ void guard_sample(struct guard_cpu *g, const int64_t *p, const struct pcptune_sa
 static bool benched(const struct guard_cpu *g, const struct pcptune_change *ch,
 		    const struct pcptune_cpu *c, uint64_t now)
 {
-	return now < g->until[direction(c->high, ch->high)];
+	return ch->reason < GUARD_REASON_BASE && now < g->until[direction(c->high, ch->high)];
 }
 
 /* The sum of high does not become larger than it was then: what went to others may be at work. */
@@ -258,6 +257,11 @@ static bool back(struct guard_cpu *g, uint32_t index, const struct pcptune_cpu *
 				      .reason = g->reason};
 	memcpy(ch->arg, g->arg, sizeof(ch->arg));
 	return true;
+}
+
+struct limits guard_limits(const struct pcptune_cpu *c)
+{
+	return (struct limits){c->high, c->high_min, c->high_max, c->batch, c->scale_max, c->rules};
 }
 
 static uint64_t sum_high(const struct pcptune_sample *s)
@@ -298,21 +302,29 @@ uint32_t guard_merge(struct guard_cpu *g, const struct pcptune_sample *s,
 	return dropped;
 }
 
+/* Does this change belong to the measurement under way? One of batch or rules alone always does. */
+static bool same_measurement(const struct guard_cpu *g, int dir)
+{
+	return (g->phase == GUARD_SETTLES || g->phase == GUARD_CALMS ||
+		g->phase == GUARD_MEASURES) &&
+	       (dir == g->direction || dir == GUARD_OTHER || g->direction == GUARD_OTHER);
+}
+
 void guard_applied(struct guard_cpu *gs, const struct host_change *ch,
 		   const struct pcptune_sample *s)
 {
 	struct guard_cpu *g = &gs[ch->index];
 	int dir = direction(ch->old.high, ch->clamped.high);
-	bool same =
-		g->phase == GUARD_SETTLES || g->phase == GUARD_CALMS || g->phase == GUARD_MEASURES;
+	bool same = same_measurement(g, dir);
 
-	if (ch->reason < GUARD_REASON_BASE && (!same || dir != g->direction)) {
-		g->old = ch->old;
-		g->base = sum_both(&g->before, &g->now);
-		g->base_sum = sum_high(s);
-		g->direction = (uint8_t)dir;
-	}
 	if (ch->reason < GUARD_REASON_BASE) {
+		if (!same) {
+			g->old = ch->old;
+			g->base = guard_sum_both(&g->before, &g->now);
+			g->base_sum = sum_high(s);
+		}
+		if (!same || dir != GUARD_OTHER)
+			g->direction = (uint8_t)dir;
 		g->given = ch->clamped;
 		g->phase = GUARD_SETTLES;
 		g->since = s->time_us;

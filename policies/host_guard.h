@@ -44,6 +44,27 @@ struct guard_cpu {
 	uint8_t reserved[6];
 };
 
+/* ---- measures, which the canary shares ---- */
+
+#define GUARD_LITTLE_PPM   10000u /* zone pages of a million: noise below */
+#define GUARD_LITTLE_NS	   20u	  /* of waiting for a page: noise below */
+#define GUARD_LITTLE_PAGES 64u	  /* held */
+
+/* An interval of a CPU more. */
+void guard_sum_add(struct guard_sum *s, const struct pcptune_cpu *c, uint64_t dt_us);
+struct guard_sum guard_sum_both(const struct guard_sum *a, const struct guard_sum *b);
+uint64_t guard_zone_ppm(const struct guard_sum *s);
+uint64_t guard_wait_per_page(const struct guard_sum *s); /* ns */
+uint64_t guard_held_mean(const struct guard_sum *s);	 /* pages */
+/* Is it more, or less, by the margin (permille) and by more than a little? */
+bool guard_up(uint64_t was, uint64_t is, uint64_t little, uint64_t margin);
+bool guard_down(uint64_t was, uint64_t is, uint64_t little, uint64_t margin);
+struct limits guard_limits(const struct pcptune_cpu *c);
+/* Does this CPU have the values it was given? */
+bool guard_has(const struct limits *given, const struct pcptune_cpu *c);
+
+/* ---- */
+
 /* Takes a sample in and judges what is due. p: the guard's parameters; g: one for each entry. */
 void guard_sample(struct guard_cpu *g, const int64_t *p, const struct pcptune_sample *s);
 /*

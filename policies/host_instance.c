@@ -3,8 +3,9 @@
  * A policy at work on one target.
  *
  * The instance owns the flat state of the policy, followed by the host's own few words (breaches,
- * raises on their way) and those of the guard, if there is one, in one block: what is written to the log and loaded again is that block, so
- * that a replay that begins in the middle decides as the daemon did.
+ * raises on their way) and those of the guard and of the canary, where there are such, in one block:
+ * what is written to the log and loaded again is that block, so that a replay that begins in the
+ * middle decides as the daemon did.
  *
  * A decision is read as if it came from a stranger: the host keeps its own copies of everything the
  * policy could overwrite (room, strides, the array), and checks counts, order, indexes, reasons and
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <pcptune/rules.h>
 #include "lib/lines.h"
-#include "policies/host_guard.h"
+#include "policies/host_canary.h"
 #include "policies/host_internal.h"
 
 #define BREACHES_MAX	  3u
@@ -57,7 +58,12 @@ struct policy_instance {
 	char *state;
 	struct host_words *words;      /* in state */
 	struct guard_cpu *guard;       /* in state; NULL: no guard */
-	struct pcptune_change *merged; /* with a guard: what it left of the changes */
+	struct canary *canary;	       /* in state; NULL: no canary */
+	struct pcptune_change *merged; /* what the guard left of the changes */
+	struct pcptune_change *shared; /* what the canary left of them */
+	struct pcptune_cpu *view;      /* with a canary: the CPUs as the policy sees them */
+	struct pcptune_sample seen;
+	uint32_t canary_reason; /* of the sample that was seen */
 	size_t change_size;
 	char *changes;		    /* n x change_size */
 	struct pcptune_decision *d; /* as large as the policy thinks it is */
@@ -104,17 +110,18 @@ static int alloc_state(struct policy_instance *pi, size_t size, char *why)
 {
 	const struct pcptune_policy *p = pi->desc;
 	size_t words = sizeof(struct host_words) + (size_t)pi->n * sizeof(uint32_t);
-	bool guarded = policy_guarded(pi->params);
+	bool guarded = policy_guarded(pi->params), canary = policy_canary(pi->params) != 0;
 	size_t guard = guarded ? pi->n * sizeof(struct guard_cpu) : 0;
+	size_t more = canary ? sizeof(*pi->canary) + pi->n * sizeof(struct canary_cpu) : 0;
 
 	if (size > HOST_STATE_MAX)
 		return host_why(why, -EPROTO,
 				"policy \"%s\": wants %zu bytes of state, at most %llu", p->name,
 				size, (unsigned long long)HOST_STATE_MAX);
 	pi->policy_size = (size + 15) & ~(size_t)15;
-	if (guarded)
+	if (guarded || canary)
 		words = (words + 15) & ~(size_t)15;
-	pi->state_size = pi->policy_size + words + guard;
+	pi->state_size = pi->policy_size + words + guard + more;
 	/* memory that a policy asks for and does not use shall cost nothing */
 	pi->state = pi->state_size < LAZY_STATE ? lines_calloc(1, pi->state_size)
 						: calloc(1, pi->state_size);
@@ -124,6 +131,8 @@ static int alloc_state(struct policy_instance *pi, size_t size, char *why)
 	pi->words->n = pi->n;
 	if (guarded)
 		pi->guard = (struct guard_cpu *)(pi->state + pi->policy_size + words);
+	if (canary)
+		pi->canary = (struct canary *)(pi->state + pi->policy_size + words + guard);
 	return 0;
 }
 
@@ -137,7 +146,14 @@ static int alloc_rest(struct policy_instance *pi)
 	pi->out = calloc(pi->n, sizeof(*pi->out));
 	if (pi->guard)
 		pi->merged = calloc(pi->n, sizeof(*pi->merged));
-	return pi->changes && pi->d && pi->out && !pi->guard == !pi->merged ? 0 : -ENOMEM;
+	if (pi->canary) {
+		pi->shared = calloc(pi->n, sizeof(*pi->shared));
+		pi->view = calloc(pi->n, sizeof(*pi->view));
+	}
+	return pi->changes && pi->d && pi->out && !pi->guard == !pi->merged &&
+			       !pi->canary == !(pi->shared && pi->view)
+		       ? 0
+		       : -ENOMEM;
 }
 
 const char *host_refusal(const struct pcptune_policy *p, const struct pcptune_shape *shape,
@@ -195,7 +211,7 @@ static int make(struct policy_module *m, const struct pcptune_shape *shape, cons
 	pi->n = shape->n_zones * shape->n_cpus;
 	memcpy(pi->params, params, pi->desc->n_params * sizeof(*params));
 	memcpy(pi->params + POLICY_OWN_PARAMS, params + POLICY_OWN_PARAMS,
-	       POLICY_GUARD_PARAMS * sizeof(*params));
+	       POLICY_HOST_PARAMS * sizeof(*params));
 	pi->host = (struct pcptune_host){sizeof(pi->host), PCPTUNE_POLICY_ABI, on_trace, pi};
 	*ret = pi;
 	return 0;
@@ -249,6 +265,8 @@ void policy_instance_free(struct policy_instance *pi)
 	free(pi->d);
 	free(pi->out);
 	free(pi->merged);
+	free(pi->shared);
+	free(pi->view);
 	free(pi);
 }
 
@@ -389,6 +407,40 @@ static void guard_before(struct policy_instance *pi, const struct pcptune_sample
 	}
 }
 
+const struct pcptune_sample *policy_instance_view(struct policy_instance *pi,
+						  const struct pcptune_sample *s)
+{
+	const size_t known = sizeof(*pi->view);
+
+	if (!pi->canary)
+		return s;
+	pi->canary_reason =
+		canary_sample(pi->canary, pi->params + POLICY_OWN_PARAMS + POLICY_GUARD_PARAMS, s);
+	if (pi->canary->phase == CANARY_SPREAD)
+		return s;
+	for (uint32_t i = 0; i < pi->n; i++) {
+		memcpy(&pi->view[i], pcptune_sample_cpu(s, i), known);
+		if (!canary_free(pi->canary, i))
+			pi->view[i].flags |= PCPTUNE_CPU_HELD;
+	}
+	pi->seen = *s;
+	pi->seen.cpus = pi->view;
+	pi->seen.cpu_size = (uint32_t)known;
+	return &pi->seen;
+}
+
+static void canary_after(struct policy_instance *pi, struct host_answer *a)
+{
+	a->canary_reason = pi->canary_reason;
+	a->canary_spread = pi->canary->phase == CANARY_SPREAD;
+	a->canary_over = pi->canary->phase == CANARY_OVER;
+	memcpy(a->canary_arg, pi->canary->arg, sizeof(a->canary_arg));
+	if (a->canary_reason == CANARY_MEASURES) {
+		a->canary_arg[0] = pi->canary->n_chosen;
+		a->canary_arg[1] = pi->canary->n_busy;
+	}
+}
+
 static int may_ask(const struct policy_instance *pi, const struct pcptune_sample *s, char *why)
 {
 	if (s->n_cpus != pi->n || s->cpu_size < sizeof(struct pcptune_cpu))
@@ -411,11 +463,17 @@ static int conclude(struct policy_instance *pi, const struct pcptune_sample *s, 
 		pi->words->breaches++;
 		return r;
 	}
+	if (pi->canary)
+		canary_merge(pi->canary, s, pi->d, pi->shared);
 	if (pi->guard)
 		guard_before(pi, s);
 	host_filter(&pi->shape, s, pi->d, pi->words->pending, pi->out, &a.n_changes, &a.n_dropped);
 	for (uint32_t i = 0; pi->guard && i < a.n_changes; i++)
 		guard_applied(pi->guard, &pi->out[i], s);
+	for (uint32_t i = 0; pi->canary && i < a.n_changes; i++)
+		canary_applied(pi->canary, &pi->out[i], s);
+	if (pi->canary)
+		canary_after(pi, &a);
 	a.changes = pi->out;
 	a.reason = pi->d->n_changes ? 0 : pi->d->reason;
 	a.rest_ms = pi->d->rest_ms;
@@ -430,7 +488,7 @@ int policy_instance_decide(struct policy_instance *pi, const struct pcptune_samp
 	int r = may_ask(pi, s, why);
 
 	*ret = (struct host_answer){0};
-	return r ? r : conclude(pi, s, call(pi, s, why), ret);
+	return r ? r : conclude(pi, s, call(pi, policy_instance_view(pi, s), why), ret);
 }
 
 /* Everything is copied once, and looked at in the copy: the other side may still write. */

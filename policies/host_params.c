@@ -11,7 +11,6 @@
 #include <string.h>
 #include "lib/text.h"
 #include <pcptune/rules.h>
-#include "policies/host_guard.h"
 #include "policies/host_internal.h"
 
 #define VALUE_MAX 64u
@@ -20,8 +19,8 @@ void policy_params_default(const struct policy_module *m, int64_t *params)
 {
 	for (uint32_t i = 0; i < policy_desc(m)->n_params; i++)
 		params[i] = policy_param(m, i)->def;
-	for (uint32_t i = 0; i < POLICY_GUARD_PARAMS; i++)
-		params[POLICY_OWN_PARAMS + i] = guard_params[i].def;
+	for (uint32_t i = 0; i < POLICY_HOST_PARAMS; i++)
+		params[POLICY_OWN_PARAMS + i] = policy_host_param(i)->def;
 }
 
 static int find_param(const struct policy_module *m, const char *key, uint32_t *ret, char *why)
@@ -36,8 +35,8 @@ static int find_param(const struct policy_module *m, const char *key, uint32_t *
 			return 0;
 		}
 	}
-	for (uint32_t i = 0; i < POLICY_GUARD_PARAMS; i++) {
-		if (strcmp(guard_params[i].name, key) == 0) {
+	for (uint32_t i = 0; i < POLICY_HOST_PARAMS; i++) {
+		if (strcmp(policy_host_param(i)->name, key) == 0) {
 			*ret = POLICY_OWN_PARAMS + i;
 			return 0;
 		}
@@ -107,7 +106,7 @@ int policy_params_set(const struct policy_module *m, int64_t *params, const char
 	r = find_param(m, key, &i, why);
 	if (r)
 		return r;
-	p = i < POLICY_OWN_PARAMS ? policy_param(m, i) : policy_guard_param(i - POLICY_OWN_PARAMS);
+	p = i < POLICY_OWN_PARAMS ? policy_param(m, i) : policy_host_param(i - POLICY_OWN_PARAMS);
 	if (p->type == PCPTUNE_PARAM_BOOL)
 		r = parse_bool(value, &v);
 	else if (p->type == PCPTUNE_PARAM_ENUM)
@@ -147,10 +146,13 @@ int policy_params_text(const struct policy_module *m, const int64_t *params, cha
 		used += (size_t)snprintf(used < n ? buf + used : NULL, used < n ? n - used : 0,
 					 "%s%s=%s", i ? " " : "", p->name, value);
 	}
-	for (uint32_t i = 0; policy_guarded(params) && i < POLICY_GUARD_PARAMS; i++)
+	for (uint32_t i = 0; i < POLICY_HOST_PARAMS; i++) {
+		if (!policy_host_param_used(params, i))
+			continue;
 		used += (size_t)snprintf(used < n ? buf + used : NULL, used < n ? n - used : 0,
-					 "%s%s=%lld", used ? " " : "", guard_params[i].name,
+					 "%s%s=%lld", used ? " " : "", policy_host_param(i)->name,
 					 (long long)params[POLICY_OWN_PARAMS + i]);
+	}
 	return (int)used;
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Workload files: libconfig, one key for each field of struct sim_workload, all of them needed, but
- * for the groups of what the CPUs do: processes and slab, or stream.
+ * Workload files: libconfig, one key for each field of struct sim_workload, all of them needed.
  */
 #ifndef PCPTUNE_SIM_WORKLOAD_H
 #define PCPTUNE_SIM_WORKLOAD_H

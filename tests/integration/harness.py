@@ -129,6 +129,8 @@ def conf(value):
     """A Python value as libconfig text."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)
     if isinstance(value, int):
         return f"{value}L" if abs(value) > 2**31 - 1 else str(value)
     if isinstance(value, dict):

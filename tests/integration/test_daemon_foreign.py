@@ -3,26 +3,26 @@
 """Policies that are not ours: each has a process of its own, and what goes wrong there costs only it."""
 from daemon_fake import *
 
-# What decide() does before it answers, by name of the policy; most begin with their fourth sample,
-# so that there is a setting that has to stay.
+# What decide() does before it answers, by name of the policy; they begin when what it set is in
+# force, so that there is a setting that has to stay.
 DEEDS = {
     "good": "",
-    "crash": "if (sample->seq > 3) *(volatile int *)8 = 1;",
-    "loop": "if (sample->seq > 3) for (volatile int i = 1; i;) ;",
-    "sleeps": "if (sample->seq > 3) for (;;) pause();",
-    "ends": "if (sample->seq > 3) exit(0);",
-    "closes": "if (sample->seq > 3) { close(3); for (;;) pause(); }",
-    "babbles": "if (sample->seq > 3) { char b[8] = {0}; send(3, b, 8, 0); send(3, b, 8, 0); }",
-    "greedy": "if (sample->seq > 3) { char *m = malloc((size_t)1 << 30); if (!m) abort(); "
+    "crash": "if (cpu->high == p[0]) *(volatile int *)8 = 1;",
+    "loop": "if (cpu->high == p[0]) for (volatile int i = 1; i;) ;",
+    "sleeps": "if (cpu->high == p[0]) for (;;) pause();",
+    "ends": "if (cpu->high == p[0]) exit(0);",
+    "closes": "if (cpu->high == p[0]) { close(3); for (;;) pause(); }",
+    "babbles": "if (cpu->high == p[0]) { char b[8] = {0}; send(3, b, 8, 0); send(3, b, 8, 0); }",
+    "greedy": "if (cpu->high == p[0]) { char *m = malloc((size_t)1 << 30); if (!m) abort(); "
               "memset(m, 1, (size_t)1 << 30); }",
-    "huge": "if (sample->seq > 3) for (;;) { char *m = malloc(1 << 20); if (!m) return -ENOMEM; "
+    "huge": "if (cpu->high == p[0]) for (;;) { char *m = malloc(1 << 20); if (!m) return -ENOMEM; "
             "memset(m, 1, 1 << 20); }",
-    "high": "if (sample->seq > 3) { struct pcptune_change *c = pcptune_decision_add(d, 0, 1); "
+    "high": "if (cpu->high == p[0]) { struct pcptune_change *c = pcptune_decision_add(d, 0, 1); "
             "c->high = UINT32_MAX - 1; return 0; }",
-    "many": "if (sample->seq > 3) { d->n_changes = UINT32_MAX; return 0; }",
-    "scribbles": "if (sample->seq > 3) memset((void *)sample->cpus, 0xff, "
+    "many": "if (cpu->high == p[0]) { d->n_changes = UINT32_MAX; return 0; }",
+    "scribbles": "if (cpu->high == p[0]) memset((void *)sample->cpus, 0xff, "
                  "(size_t)sample->n_cpus * sample->cpu_size);",
-    "slow": "if (sample->seq > 3) { struct timespec a, b; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);"
+    "slow": "if (cpu->high == p[0]) { struct timespec a, b; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);"
             " do clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b); "
             "while ((b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000 < 60); }",
 }
@@ -37,7 +37,7 @@ SOURCE = r"""
 #include <unistd.h>
 #include <pcptune/policy.h>
 static const struct pcptune_param params[] = {
-	{"high", PCPTUNE_PARAM_INT, 0, 4, 100000, HIGH, "pages", "what the first active CPU gets", NULL},
+	{"high", PCPTUNE_PARAM_INT, 0, 4, 100000, HIGH, "pages", "what the first CPU gets", NULL},
 	{"odd", PCPTUNE_PARAM_ENUM, 0, 0, 1, 0, "", "init refuses yes", (const char *const[]){"no", "yes", NULL}},
 };
 static const struct pcptune_reason reasons[] = {{1, 0, "step", "step to {new:pages}"},
@@ -52,12 +52,14 @@ static int decide(void *st, const struct pcptune_shape *s, const int64_t *p,
 		  const struct pcptune_sample *sample, struct pcptune_decision *d,
 		  const struct pcptune_host *h)
 {
+	const struct pcptune_cpu *cpu = pcptune_sample_cpu(sample, 0);
 	uint32_t *n = st;
 	(void)s;
+	++*n;
 	h->trace(h->cookie, "hello");
 	DEED
-	if (sample->n_active && (*n)++ == 0) {
-		struct pcptune_change *c = pcptune_decision_add(d, sample->active[0], 1);
+	if (cpu->high && cpu->high != p[0] && !(cpu->flags & PCPTUNE_CPU_SETTLING)) {
+		struct pcptune_change *c = pcptune_decision_add(d, 0, 1);
 		c->high = c->high_min = c->high_max = (uint32_t)p[0];
 		return 0;
 	}
@@ -144,7 +146,7 @@ def a_good_one_runs_in_a_process_of_its_own_and_its_log_replays():
     r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
     assert r.returncode == 0, r
     v = json.loads(r.stdout)
-    assert v["differ"] == 0 and v["derived"] == 1, v
+    assert v["differ"] == 0 and v["derived"] > 0, v
 
 
 def benched(name, expect, replay=True, **plugin):
@@ -285,11 +287,9 @@ def a_policy_by_hand_answers_when_it_is_in_force_or_refused():
     build(where, "good")
     d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "static"})
     f = Fake(d, step_ms=5)
-    time.sleep(0.5)
     p = d.ctl("policy", target="fake", policy="good", params={"high": 700})
     assert p["policy"] == "good" and p["state"] == "running" and p["params"]["high"] == 700, p
     wait_for(lambda: f.dump()["cpus"][0]["high"] == 700)
-    time.sleep(0.5)
     r = d.ctl_raw({"cmd": "policy", "target": "fake", "params": {"odd": "yes"}})
     assert not r["ok"] and "odd is for others" in r["error"], r
     r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "good", "params": {"hihg": 1}})
@@ -331,7 +331,6 @@ def a_file_that_was_written_anew_takes_over_at_a_reload_and_others_go_on():
     d.ctl("policy", target="c", policy="good", params={"high": 700})
     for f, high in zip(fakes, (600, 600, 700)):
         wait_for(lambda: f.dump()["cpus"][0]["high"] == high)
-    time.sleep(0.5)
     kids = set(children(d))
     restarted(d)
     assert set(children(d)) == kids, "nothing was written, nothing is started"
@@ -339,8 +338,7 @@ def a_file_that_was_written_anew_takes_over_at_a_reload_and_others_go_on():
     restarted(d)
     wait_for(lambda: fakes[0].dump()["cpus"][0]["high"] == 900)
     wait_for(lambda: d.ctl("policy", target="c")["params"] == {"high": 700, "odd": "no"} and
-             len(set(children(d)) - kids) == 2)
-    assert len(set(children(d)) & kids) == 1, "that of b"
+             len(set(children(d)) - kids) == 2 and len(set(children(d)) & kids) == 1)
     assert d.ctl("policy", target="c")["why"] == "by the operator"
     assert d.sql("SELECT count(*) FROM assignment WHERE policy = 'scribbles'")[0][0] == 1
     for f in fakes:
@@ -430,7 +428,6 @@ def one_of_ours_that_was_written_anew_takes_over_at_a_reload():
         build(where, "kernel", deed="", high=high)
         restarted(d)
         wait_for(lambda: f.dump()["cpus"][0]["high"] == high)
-        time.sleep(0.4)
     assert not children(d)
     f.end()
     assert d.stop() == 0

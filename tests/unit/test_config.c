@@ -135,8 +135,8 @@ static void test_values(void **state)
 		"log = { path = \"/\xc3\xa9.db\"; max_bytes = 10737418240L; required = TRUE; };\n"
 		"control = { mode = \"660\"; group = \"adm\"; };\n"
 		"default = { policy = \"static\"; params = { high = 5; on = true; "
-		"r = \"g0\"; big = 5000000000L; neg = -3; }; dry_run = false; };\n"
-		"rules = ( { uid = 3000000000L; policy = \"p\"; },\n"
+		"r = \"g0\"; big = 5000000000L; neg = -3; }; dry_run = false; canary = 0.0625; };\n"
+		"rules = ( { uid = 3000000000L; policy = \"p\"; canary = 1; },\n"
 		" { program = \"cc*\"; uid = 7; policy = \"q\"; params = { a = 1; }; dry_run = "
 		"true; } );\n"
 		"// no newline");
@@ -164,6 +164,9 @@ static void test_values(void **state)
 	assert_string_equal(c->def.params[4].value, "-3");
 	assert_int_equal(c->def.params[4].line, 5);
 	assert_int_equal(c->def.dry_run, 0);
+	assert_int_equal(c->def.canary, 63);
+	assert_int_equal(c->rules[0].canary, 1000);
+	assert_int_equal(c->rules[1].canary, 0);
 	assert_int_equal(c->n_rules, 2);
 	assert_int_equal(c->rules[0].uid, 3000000000);
 	assert_int_equal(c->rules[1].line, 7);
@@ -203,6 +206,8 @@ static void test_wrong_types(void **state)
 	BAD("default = { params = { a = { }; b = 1.5; }; };", "default.params.a is a group",
 	    "default.params.b is a number with a fraction");
 	BAD("default = { dry_run = \"no\"; };", "default.dry_run is a string");
+	BAD("default = { canary = \"0.5\"; };",
+	    "default.canary is a string, allowed: a number, 0.0 .. 1.0");
 	BAD("control = { mode = 600; };",
 	    "control.mode is a whole number, allowed: a string, octal");
 }
@@ -226,6 +231,10 @@ static void test_ranges(void **state)
 	BAD("control = { mode = \"0698\"; };", "control.mode: \"0698\"");
 	BAD("control = { mode = \"\"; };", "control.mode: \"\"");
 	BAD("default = { policy = \"\"; };", "default.policy has 0 bytes");
+	BAD("default = { canary = 1.25; };",
+	    "default.canary: 1.25 is out of range, allowed: a number");
+	BAD("default = { canary = -0.5; };", "default.canary: -0.5 is out of range");
+	BAD("default = { canary = 2; };", "default.canary: 2 is out of range");
 	BAD("log = { path = \"~/x.db\"; };", "log.path: \"~/x.db\": ~ is not expanded");
 	BAD("log = { enabled = false; required = true; };",
 	    "log.required is true and log.enabled is");
@@ -478,8 +487,10 @@ static void test_decimal_comma(void **state)
 		skip();
 	}
 	assert_string_equal(localeconv()->decimal_point, ",");
-	c = good("interval_ms = 5000; log = { max_bytes = 10737418240L; };");
+	c = good("interval_ms = 5000; log = { max_bytes = 10737418240L; }; "
+		 "default = { canary = 0.25; };");
 	assert_int_equal(c->interval_ms, 5000);
+	assert_int_equal(c->def.canary, 250);
 	assert_int_equal(c->log.max_bytes, 10737418240);
 	config_free(c);
 	assert_int_equal(config_parse("interval_ms = 70000;", "t", &c, &why), -EINVAL);

@@ -339,7 +339,7 @@ static void test_parameters(void **state)
 	assert_int_equal(policy_params_set(m, values, "guard_ms", "5", why), -ERANGE);
 	assert_non_null(strstr(why, "100..600000"));
 	assert_int_equal(policy_params_set(m, values, "guard_permil", "5", why), -EINVAL);
-	assert_null(policy_guard_param(POLICY_GUARD_PARAMS));
+	assert_null(policy_host_param(POLICY_HOST_PARAMS));
 	policy_unref(m);
 }
 

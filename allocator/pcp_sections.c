@@ -35,6 +35,7 @@
  * twice is noticed when its second copy reaches the zone: it is left where it is, told to the error
  * callback, and the free is undone in the counters.
  */
+#include <errno.h>
 #include <sys/mman.h>
 
 #include "allocator/agent.h"
@@ -609,6 +610,20 @@ void pcpa_pcp_ring_next(struct pcptune_cpu_block *b)
 		pcpa_put(&pcpa_words(b)->stop, pcpa_get(&pcpa_words(b)->stop) | PCPA_STOP_TO_RING);
 }
 
+/*
+ * The caller's try for pcp.lock of lists that were served by sections a moment ago. Given up
+ * meanwhile, they are locked lists, and nothing here may touch them. 0, -EBUSY, -EAGAIN: look again.
+ */
+static int enter(struct pcptune_cpu_block *b)
+{
+	if (!pcpa_pcp_enter(b))
+		return -EBUSY;
+	if (__builtin_expect(pcpa_by_sections(b), 1))
+		return 0;
+	pcpa_pcp_leave(b);
+	return -EAGAIN;
+}
+
 /* With pcp.lock held. True: this was such a call. */
 static bool ring(struct pcptune_cpu_block *b)
 {
@@ -625,9 +640,9 @@ static bool ring(struct pcptune_cpu_block *b)
 void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	bool busy = false;
+	int error = 0;
 
-	for (unsigned n = 0; n < TRIES && !busy; n++) {
+	for (unsigned n = 0; n < TRIES && error != -EBUSY; n++) {
 		uint32_t cpu = pcpa_fast_cpu();
 		void *block;
 		bool more;
@@ -640,9 +655,9 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 			return block;
 		if (pcpa_in_zone || pcpa_zone_is_empty(z))
 			return NULL;
-		busy = !pcpa_pcp_enter(b);
-		if (busy)
-			break;
+		error = enter(b);
+		if (error)
+			continue;
 		ring(b);
 		more = refill(z, b, list, order);
 		pcpa_pcp_leave(b);
@@ -650,7 +665,7 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 		if (!more)
 			break;
 	}
-	return pcpa_pcp_alloc_direct(z, b, order, busy);
+	return pcpa_pcp_alloc_direct(z, b, order, error == -EBUSY);
 }
 
 /* ---- free ---- */
@@ -697,9 +712,9 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 			void *block)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	bool busy = false;
+	int error = 0;
 
-	for (unsigned n = 0; n < TRIES && !busy; n++) {
+	for (unsigned n = 0; n < TRIES && error != -EBUSY; n++) {
 		uint32_t cpu = pcpa_fast_cpu();
 		bool room, rang;
 
@@ -715,9 +730,9 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		/* a free starts no agent */
 		if (pcpa_get(&to_ring) && !pcpa_agent_runs())
 			break;
-		busy = !pcpa_pcp_enter(b);
-		if (busy)
-			break;
+		error = enter(b);
+		if (error)
+			continue;
 		rang = ring(b);
 		room = make_room(z, b, list, order);
 		pcpa_pcp_leave(b);
@@ -727,5 +742,5 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		if (!room)
 			break;
 	}
-	pcpa_pcp_free_direct(z, b, block, order, busy);
+	pcpa_pcp_free_direct(z, b, block, order, error == -EBUSY);
 }

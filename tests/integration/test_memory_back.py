@@ -63,4 +63,18 @@ def a_steady_cycle_keeps_its_memory():
         assert n["given_back"] <= 4096 and n["faults"] <= 4096, (mode, n)
 
 
+@test
+def memory_goes_back_while_a_cycle_goes_on():
+    requires_release()
+    if free_mib() < 6 * MIB:
+        skip(f"{6 * MIB} MiB of memory are not available")
+    large = 2 * MIB
+    for mode, p in [(mode, start("shrink", "128", "16", str(large), mode=mode))
+                    for mode in modes()]:
+        n = numbers(p)
+        assert n["freed"] > large * 1024, "a burst keeps its memory at first"
+        # of what the cycle does not need
+        assert n["cycling"] <= n["freed"] - 96 * 1024, (mode, n)
+
+
 main()

@@ -6,11 +6,15 @@
  *   memory_back late MIB           the same, but the burst is held for so long that the agent sleeps
  *   memory_back cycle MIB SECONDS  the burst again and again, 20 times a second: pages given back
  *                                  and page faults of all but the first; longest pause of its own
+ *   memory_back shrink MIB SECONDS LARGE  a burst of LARGE MiB, then the cycle: what is held of it
+ *                                  after so long; CPU time a page (take, touch, give), in ns, of
+ *                                  cycles within which memory went back, and of the others
  *
  * Sizes are KiB of the whole process (Rss of smaps_rollup), one "name value" a line.
  */
 #include <pcpalloc.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,9 +57,9 @@ static void say(const char *name, long value)
 	fflush(stdout);
 }
 
-static int take_all(void)
+static int take(size_t n)
 {
-	for (size_t i = 0; i < n_blocks; i++) {
+	for (size_t i = 0; i < n; i++) {
 		blocks[i] = pcpa_alloc(0);
 		if (!blocks[i])
 			return 1;
@@ -64,10 +68,20 @@ static int take_all(void)
 	return 0;
 }
 
+static void give(size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		pcpa_free(blocks[i], 0);
+}
+
+static int take_all(void)
+{
+	return take(n_blocks);
+}
+
 static void give_all(void)
 {
-	for (size_t i = 0; i < n_blocks; i++)
-		pcpa_free(blocks[i], 0);
+	give(n_blocks);
 }
 
 static struct pcpa_stats stats(void)
@@ -147,9 +161,60 @@ static int cycle(uint64_t seconds)
 	return pcpa_audit(NULL) != 0;
 }
 
+/* One store a page, as in the comparison with others (bench/peers). */
+static int touched_cycle(size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		blocks[i] = pcpa_alloc(0);
+		if (!blocks[i])
+			return 1;
+		*(volatile char *)blocks[i] = 1;
+	}
+	give(n);
+	return 0;
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int shrink(size_t n, uint64_t seconds)
+{
+	uint64_t start = now_ns(), ns[2] = {0}, cycles[2] = {0}, given;
+
+	stay();
+	if (take_all())
+		return 1;
+	give_all();
+	say("freed", resident_kib());
+	given = stats().pages_given_back;
+	while (now_ns() - start < seconds * 1000000000u) {
+		uint64_t before = stats().pages_given_back, at = cpu_ns();
+		bool back;
+
+		if (touched_cycle(n))
+			return 1;
+		at = cpu_ns() - at;
+		back = stats().pages_given_back != before;
+		ns[back] += at;
+		cycles[back]++;
+	}
+	say("cycling", resident_kib());
+	say("given_back", (long)(stats().pages_given_back - given));
+	for (int back = 0; back < 2; back++)
+		say(back ? "ns_returning" : "ns_steady",
+		    cycles[back] ? (long)(ns[back] / cycles[back] / n) : 0);
+	say("mode", stats().mode);
+	return pcpa_audit(NULL) != 0;
+}
+
 int main(int argc, char **argv)
 {
-	n_blocks = argc > 2 ? strtoul(argv[2], NULL, 10) * 256 : 0;
+	n_blocks = argc > 2 ? strtoul(argv[argc > 4 ? 4 : 2], NULL, 10) * 256 : 0;
 	blocks = malloc((n_blocks + 1) * sizeof(*blocks));
 	if (!n_blocks || !blocks)
 		return 2;
@@ -159,5 +224,9 @@ int main(int argc, char **argv)
 		return burst(0);
 	if (!strcmp(argv[1], "late"))
 		return burst(HELD);
+	if (!strcmp(argv[1], "shrink"))
+		return argc > 4 ? shrink(strtoul(argv[2], NULL, 10) * 256,
+					 strtoul(argv[3], NULL, 10))
+				: 2;
 	return argc > 3 ? cycle(strtoul(argv[3], NULL, 10)) : 2;
 }

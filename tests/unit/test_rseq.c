@@ -27,7 +27,7 @@
 
 #include <pcpalloc_inline.h>
 
-#include "allocator/pcp.h"
+#include "allocator/pcp_private.h"
 #include "allocator/rings.h"
 
 #define THREADS 64
@@ -669,6 +669,49 @@ static void fences_refused_later(void **state)
 				 0);
 }
 
+/*
+ * A thread that looked when lists were served by sections, and has their lock when they are not any
+ * more, keeps its hands off them.
+ */
+static void late_child(void)
+{
+	struct pcpa_zone *z = &pcpa_heap.zones[0];
+	uint32_t slot, cpus;
+	void *block;
+
+	two_cpus();
+	migrate(0);
+	give(take(0), 0);
+	slot = pcpa_cpu_slot();
+	cpus = pcpa_fast.n_cpus;
+	CHECK(cpus);
+	forbid_fences();
+	pcpa_trim();
+	CHECK(!by_rseq());
+	pcpa_free(pcpa_alloc(1), 1);
+	CHECK(!pcpa_by_sections(pcpa_cpu_block(0, slot)));
+	for (int i = 0; i < 100; i++) {
+		/* as that thread saw it */
+		pcpa_fast.n_cpus = cpus;
+		block = pcpa_sections_alloc(z, slot, 0, 0);
+		CHECK(block);
+		pcpa_sections_free(z, slot, 0, 0, block);
+		pcpa_fast.n_cpus = 0;
+		CHECK_AUDIT();
+		pcpa_free(pcpa_alloc(0), 0);
+		CHECK_AUDIT();
+		pcpa_trim();
+	}
+}
+
+static void late_for_sections(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(late_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0")),
+			 0);
+}
+
 /* ---- fork ---- */
 
 static void fork_child(void)
@@ -797,12 +840,19 @@ static int mode_of_this_program(void)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(mode_by_setting),  cmocka_unit_test(libc_without_registration),
-		cmocka_unit_test(fences_refused),   cmocka_unit_test(fences_refused_later),
-		cmocka_unit_test(misuse),	    cmocka_unit_test(ids_outside_the_tables),
-		cmocka_unit_test(forced_migration), cmocka_unit_test(short_of_memory),
-		cmocka_unit_test(fork_in_a_storm),  cmocka_unit_test(abort_storm),
-		cmocka_unit_test(long_lists),	    cmocka_unit_test(twins),
+		cmocka_unit_test(mode_by_setting),
+		cmocka_unit_test(libc_without_registration),
+		cmocka_unit_test(fences_refused),
+		cmocka_unit_test(fences_refused_later),
+		cmocka_unit_test(misuse),
+		cmocka_unit_test(ids_outside_the_tables),
+		cmocka_unit_test(forced_migration),
+		cmocka_unit_test(short_of_memory),
+		cmocka_unit_test(fork_in_a_storm),
+		cmocka_unit_test(abort_storm),
+		cmocka_unit_test(long_lists),
+		cmocka_unit_test(twins),
+		cmocka_unit_test(late_for_sections),
 	};
 
 	self = argv[0];

@@ -121,7 +121,8 @@ static void *try_zones(uint32_t slot, unsigned order)
 	uint32_t home = pcpa_heap.home[slot], n = pcpa_heap.n_zones;
 
 	for (uint32_t i = 0; i < n; i++) {
-		void *block = pcpa_pcp_alloc(&pcpa_heap.zones[(home + i) % n], slot, order);
+		uint32_t zone = home + i < n ? home + i : home + i - n;
+		void *block = pcpa_pcp_alloc(&pcpa_heap.zones[zone], slot, order);
 
 		if (block)
 			return block;
@@ -188,6 +189,10 @@ static bool ready_to_alloc(unsigned order)
 /* Apart from the fast path, so that that saves no register. */
 static __attribute__((noinline)) void *alloc_slow(unsigned order)
 {
+	void *block;
+
+	if (fast_order(order) && pcpa_sections_passed(order) && pcpa_section_pop_own(order, &block))
+		return block;
 	return ready_to_alloc(order) ? alloc_block(order) : NULL;
 }
 
@@ -290,11 +295,18 @@ static __attribute__((noinline)) void free_block(void *block, unsigned order, co
 	errno = saved;
 }
 
+static __attribute__((noinline)) void free_slow(void *block, unsigned order, const void *caller)
+{
+	if (fast_order(order) && pcpa_sections_passed(order) && pcpa_section_push_own(block, order))
+		return;
+	free_block(block, order, caller);
+}
+
 __attribute__((aligned(64))) void pcpa_free(void *block, unsigned order)
 {
 	if (fast_order(order) && __builtin_expect(pcpa_section_push_own(block, order), 1))
 		return;
-	free_block(block, order, CALLER);
+	free_slow(block, order, CALLER);
 }
 
 /* Blocks that were checked. But one that is among them twice was still in use then. */

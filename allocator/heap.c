@@ -19,6 +19,7 @@
 #include "allocator/heap.h"
 #include "allocator/limits.h"
 #include "allocator/rseq.h"
+#include "allocator/track.h"
 
 #define ZONES_OPTION_MAX 8u
 #define CPUS_OPTION_MAX	 4096u
@@ -28,7 +29,7 @@
 static struct pcpa_lock start_lock;
 
 struct options {
-	uint64_t cpus, zones, size, high, batch, rules, idle_ms, agent;
+	uint64_t cpus, zones, size, high, batch, rules, idle_ms, agent, grain;
 	enum pcpa_bulk_free bulk_free;
 };
 
@@ -100,6 +101,7 @@ static struct options read_options(void)
 		.idle_ms = option("PCPALLOC_IDLE_MS", 0, UINT32_MAX, 5000),
 		.agent = option("PCPALLOC_AGENT", PCPA_AGENT_NEVER, PCPA_AGENT_AT_ONCE,
 				PCPA_AGENT_LATER),
+		.grain = option("PCPALLOC_GRAIN", 0, PCPA_GRAIN_MAX, PCPA_GRAIN_DEFAULT),
 		.bulk_free = pcpa_bulk_free_parse(secure_getenv("PCPALLOC_BULK_FREE")),
 	};
 }
@@ -206,6 +208,7 @@ static int set_up(void)
 		pcpa_heap.cache_slice = pcpa_cpu_cache_slice();
 	pcpa_heap.agent = (uint32_t)o.agent;
 	pcpa_heap.bulk_free = o.bulk_free;
+	pcpa_heap.grain = (uint32_t)o.grain;
 	pcpa_cpu_homes(nodes, !o.zones);
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		size_zone(i, &o);

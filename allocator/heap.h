@@ -38,6 +38,7 @@ struct pcpa_heap {
 	uint32_t high_limit[PCPTUNE_MAX_ZONES];
 	uint32_t agent; /* enum pcpa_agent_when */
 	enum pcpa_bulk_free bulk_free;
+	uint32_t grain; /* of the band trackers, pages; 0: there are none */
 	struct pcpa_zone zones[PCPTUNE_MAX_ZONES];
 	struct pcpa_defaults defaults[PCPTUNE_MAX_ZONES]; /* words, relaxed: pcpa_set_limits() */
 	uint8_t home[PCPTUNE_MAX_CPUS];			  /* zone of a CPU slot */
@@ -45,6 +46,7 @@ struct pcpa_heap {
 	/* the segment: address and geometry never change, not even over fork */
 	struct pcptune_seg_header *header;
 	char *cpus;
+	struct pcptune_track *tracks; /* one for each CPU block; NULL: none */
 	struct pcptune_proc_block *proc;
 	size_t segment_size;
 };

@@ -12,6 +12,10 @@
  * How much to move and when is asked of pcptune/rules.h; here is only the moving. A call that
  * finds the lists locked goes to the zone directly. A call inside a signal handler that
  * interrupted a zone lock (pcpa_in_zone) uses the lists as far as they go without the zone.
+ *
+ * Of a locked list `mark` and `bound` are the positions at which a pop and a push look closer: where
+ * it is empty or full, or where the band tracker wants to know (track.h). So they are set anew
+ * whenever the tail moved.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -22,6 +26,7 @@
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
 #include "allocator/rings.h"
+#include "allocator/track.h"
 
 #define RING_MIN  256u
 #define BULK_HOLD 64u
@@ -64,8 +69,12 @@ bool pcpa_pcp_trylock(struct pcptune_cpu_block *b)
 
 void pcpa_pcp_unlock(struct pcptune_cpu_block *b)
 {
-	if (pcpa_by_sections(b))
+	if (pcpa_by_sections(b)) {
 		pcpa_sections_go(pcpa_zone_of_block(b), b);
+	} else {
+		pcpa_track_look(b);
+		pcpa_pcp_edges(b);
+	}
 	pcpa_pcp_leave(b);
 }
 
@@ -257,6 +266,39 @@ static inline void *pop(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	return block;
 }
 
+static inline bool is_at(const struct pcptune_list *l, const uint32_t *edge)
+{
+	return !(((uint32_t)pcpa_get(&l->word) ^ pcpa_get(edge)) & PCPTUNE_WORD_MASK);
+}
+
+/* Where pops and pushes of a locked list look closer. */
+static void set_edges(struct pcptune_cpu_block *b, unsigned list)
+{
+	struct pcptune_list *l = &b->list[list];
+	const struct pcptune_track *t = pcpa_track_of(b);
+	uint32_t head = (uint32_t)pcpa_get(&l->word), count = pcpa_list_count(l);
+	uint32_t room = l->limit - pcptune_min_u32(count, l->limit);
+	struct pcpa_window w = {room, count};
+
+	if (t)
+		w = pcpa_track_window(t, list);
+	pcpa_put(&l->mark, head - pcptune_min_u32(w.down, count));
+	pcpa_put(&l->bound, head + pcptune_min_u32(w.up, room));
+}
+
+void pcpa_pcp_edges(struct pcptune_cpu_block *b)
+{
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
+		set_edges(b, i);
+}
+
+/* The position is looked at, and the list goes on from here. */
+static void look(struct pcptune_cpu_block *b, unsigned list)
+{
+	pcpa_track_look(b);
+	set_edges(b, list);
+}
+
 /*
  * The kernel's PCPF_FREE_HIGH_BATCH: with a data-cache slice of more than three batches, a batch
  * stays when consecutive high-order frees drain.
@@ -362,6 +404,9 @@ void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone)
 		pcpa_sections_begin(b, pcpa_heap.high_limit[zone]);
 	else
 		map_rings(b, pcpa_heap.high_limit[zone]);
+	pcpa_track_begin(b);
+	if (!pcpa_by_sections(b))
+		pcpa_pcp_edges(b);
 	set_defaults(b, zone);
 	pcpa_put(&b->pcp.reserved[PCPA_PCP_STATE], PCPA_PCP_READY);
 	errno = saved;
@@ -443,6 +488,9 @@ static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 	if (cause == PCPA_DRAIN_HIGH_ORDER)
 		pcpa_count(&b->zctr.free_high, 1);
 	pcpa_zone_leave(z);
+	pcpa_track_look(b);
+	for (unsigned i = 0; i < n; i++)
+		set_edges(b, (unsigned)(parts[i].list - b->list));
 	return done;
 }
 
@@ -593,6 +641,7 @@ void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcp
 		return;
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
+	pcpa_track_look(b);
 	take_values(p, &b->ctl);
 	pcpa_pcp_cache_flag(b);
 	pcpa_put(state, PCPA_PCP_READY | PCPA_PCP_ADOPTED);
@@ -676,7 +725,9 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	pcpa_state_store(&b->pcp, &s);
-	return move_in(z, b, l, order, pcptune_min_u32(n, l->limit));
+	n = move_in(z, b, l, order, pcptune_min_u32(n, l->limit));
+	look(b, list);
+	return n;
 }
 
 /* ---- straight to the zone ---- */
@@ -751,12 +802,16 @@ void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, 
 
 /* ---- allocation and free ---- */
 
-/* The list is empty. */
+/* The list is empty, or the tracker wants to know. */
 static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcptune_cpu_block *b,
 						 unsigned list, unsigned order)
 {
 	struct pcptune_list *l = &b->list[list];
 
+	if (pcpa_list_count(l)) {
+		look(b, list);
+		return pop(z, b, l, order);
+	}
 	if (pcpa_in_zone || pcpa_zone_is_empty(z))
 		return NULL;
 	if (!pcpa_pcp_ready(b))
@@ -770,7 +825,7 @@ static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcp
 static inline void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 				unsigned order)
 {
-	if (__builtin_expect(pcpa_list_count(&b->list[list]) != 0, 1))
+	if (__builtin_expect(!is_at(&b->list[list], &b->list[list].mark), 1))
 		return pop(z, b, &b->list[list], order);
 	return take_hard(z, b, list, order);
 }
@@ -847,16 +902,25 @@ size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, s
 	return got;
 }
 
-/* No room in the ring, or first use of this CPU by a free. False: the block can not go here. */
+/*
+ * No room in the ring, or first use of this CPU by a free, or the tracker wants to know. False: the
+ * block can not go here.
+ */
 static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list)
 {
+	struct pcptune_list *l = &b->list[list];
+
+	if (pcpa_list_count(l) < l->limit) {
+		look(b, list);
+		return true;
+	}
 	if (pcpa_in_zone)
 		return false;
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
-	if (pcpa_list_count(&b->list[list]) >= b->list[list].limit)
+	if (pcpa_list_count(l) >= l->limit)
 		pcpa_pcp_drain(z, b, list, pcpa_max_move(&b->pcp), PCPA_DRAIN_FULL, PCPA_PATH_FREE);
-	return pcpa_list_count(&b->list[list]) < b->list[list].limit;
+	return pcpa_list_count(l) < l->limit;
 }
 
 static __attribute__((noinline)) void drain_full(struct pcpa_zone *z, struct pcptune_cpu_block *b,
@@ -877,7 +941,7 @@ static inline bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, 
 	bool fired;
 	uint32_t pages;
 
-	if (pcpa_list_count(l) >= l->limit && !make_room(z, b, list))
+	if (__builtin_expect(is_at(l, &l->bound), 0) && !make_room(z, b, list))
 		return false;
 	pcpa_state_load(&b->pcp, &s);
 	if (order && !pcptune_rules_has_list(s.rules, order))
@@ -963,7 +1027,6 @@ void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone)
 		l->word = 0;
 		b->pcp.reserved[PCPA_PCP_OPS + i] = 0;
 	}
-	pcpa_sections_restart(b);
 	b->ctl = (struct pcptune_ctl){0};
 	b->zctr = (struct pcptune_zctr){0};
 	b->pcp.ack_seq = 0;
@@ -973,6 +1036,10 @@ void pcpa_pcp_restart(struct pcptune_cpu_block *b, uint32_t zone)
 		*state = PCPA_PCP_READY;
 		set_defaults(b, zone);
 	}
+	pcpa_track_begin(b);
+	pcpa_sections_restart(b);
+	if (!pcpa_by_sections(b))
+		pcpa_pcp_edges(b);
 }
 
 const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t mark)

@@ -89,6 +89,12 @@ void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *blo
 size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			  void *const *blocks);
 
+/*
+ * The list of an order below pcpa_fast.orders, of this CPU, came to the edge of its window, which was
+ * moved: the section may be tried again. Needs no zone.
+ */
+bool pcpa_sections_passed(unsigned order);
+
 /* Pages [at, end) of the block at pfn, checked by the caller, to the zone past every list. */
 void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, size_t end);
 

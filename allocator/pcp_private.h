@@ -159,6 +159,8 @@ static inline uint32_t pcpa_hold_most(const struct pcptune_pcp *p)
 bool pcpa_pcp_enter(struct pcptune_cpu_block *b);
 /* First use of a CPU, pcp.lock held. */
 void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone);
+/* Locked lists: where a pop and a push look closer, set for the lists as they are. */
+void pcpa_pcp_edges(struct pcptune_cpu_block *b);
 void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause);
 void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
 			    bool busy);

@@ -30,6 +30,10 @@
  * order has grown by a batch, and by the last free of the run not being of another order; a change
  * of the zone's state is seen at the next slow path.
  *
+ * Stops. The band tracker wants to know when a list leaves its window (track.h): above, that is one
+ * more reason for a bound; below, a place is emptied, and its block kept in `held`. What looks at
+ * the blocks of a list lifts the stop first, and whoever has the lists for himself finds none.
+ *
  * Tags. Blocks on these lists are tagged as in use. A wrong free that the tag gives away (a block
  * of the zone, another order, the middle of a block) is refused at once. A block that was freed
  * twice is noticed when its second copy reaches the zone: it is left where it is, told to the error
@@ -44,6 +48,7 @@
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
 #include "allocator/rings.h"
+#include "allocator/track_look.h"
 
 #define TRIES 16u
 
@@ -125,8 +130,27 @@ void pcpa_sections_ask(struct pcptune_cpu_block *b)
 	pcpa_rseq_show(b);
 }
 
+/* Puts the block of the stop back. Pops do not get by its place, and pushes are above. */
+static void lift(struct pcptune_cpu_block *b, unsigned list)
+{
+	struct pcptune_track *t = pcpa_track_of(b);
+
+	if (!t || !t->held[list])
+		return;
+	pcpa_publish(pcpa_ring_slot(&b->list[list], t->stop[list]), t->held[list]);
+	t->held[list] = 0;
+	t->lifted |= 1u << list;
+}
+
+static void lift_all(struct pcptune_cpu_block *b)
+{
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
+		lift(b, i);
+}
+
 void pcpa_sections_stopped(struct pcptune_cpu_block *b)
 {
+	lift_all(b);
 	look(b);
 }
 
@@ -145,7 +169,7 @@ static void go(struct pcptune_cpu_block *b)
 void pcpa_sections_stop(struct pcptune_cpu_block *b)
 {
 	stop(b);
-	look(b);
+	pcpa_sections_stopped(b);
 }
 
 /*
@@ -217,22 +241,49 @@ static uint32_t count_at(const struct pcptune_list *l, uint64_t word)
 	return (uint32_t)((word - (uint64_t)pcpa_get(&l->tail)) & PCPTUNE_WORD_MASK);
 }
 
+/* Blocks that may be pushed before the tracker wants to know, at most `room`. */
+static uint32_t to_edge(const struct change *c, uint64_t word, uint32_t room)
+{
+	const struct pcptune_track *t = pcpa_track_of(c->b);
+	uint32_t left;
+
+	if (!t)
+		return room;
+	left = (t->edge[c->list] - (uint32_t)word) & (uint32_t)PCPTUNE_WORD_MASK;
+	return left > PCPTUNE_WORD_MASK / 2 ? 0 : pcptune_min_u32(left, room);
+}
+
 /* `reserved` and `bound` of a list are stored as one. */
 static bool plan_bound(struct change *c, uint64_t word)
 {
 	struct pcptune_list *l = &c->b->list[c->list];
+	uint32_t count = count_at(l, word), end;
 
-	c->n = pcptune_max_u32(c->want, count_at(l, word));
+	c->n = pcptune_max_u32(c->want, count);
+	end = (uint32_t)word + to_edge(c, word, c->n - count);
 	c->at = (uint64_t *)(void *)&l->reserved;
-	c->value =
-		(uint64_t)(((uint32_t)pcpa_get(&l->tail) + c->n) & l->reserved) << 32 | l->reserved;
+	c->value = (uint64_t)(end & l->reserved) << 32 | l->reserved;
+	return true;
+}
+
+/* The place of the tracker's stop; nothing to be done where the list ends before it. */
+static bool plan_stop(struct change *c, uint64_t word)
+{
+	struct pcptune_list *l = &c->b->list[c->list];
+
+	if (count_at(l, word) <= c->want)
+		return false;
+	c->n = (uint32_t)word - 1 - c->want;
+	c->at = pcpa_ring_slot(l, c->n);
+	c->top = pcpa_get(c->at);
+	c->value = 0;
 	return true;
 }
 
 /* Room for `room` blocks, or for those that it holds if they are more. */
 static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
 {
-	struct change c = {plan_bound, b, list, room, 0, 0, NULL, 0};
+	struct change c = {.plan = plan_bound, .b = b, .list = list, .want = room};
 
 	if (!b->list[list].limit)
 		return;
@@ -244,12 +295,127 @@ static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
 		pcpa_put(&pcpa_words(b)->room[list], c.n);
 }
 
+/* A list without a stop gets one, unless it is so short that it need not. */
+static void set_stop(struct pcptune_cpu_block *b, unsigned list)
+{
+	struct pcptune_track *t = pcpa_track_of(b);
+	uint32_t down = pcpa_track_window(t, list).down;
+	struct change c = {.plan = plan_stop, .b = b, .list = list, .want = down};
+
+	t->lifted &= ~(1u << list);
+	if (pcpa_list_count(&b->list[list]) <= down || !change(&c))
+		return;
+	t->held[list] = c.top;
+	t->stop[list] = c.n;
+}
+
+/*
+ * The position is looked at, and a list goes on from there: its next bound will be within the new
+ * window. set_stops() belongs to it.
+ */
+static void track(struct pcptune_cpu_block *b, unsigned list)
+{
+	struct pcptune_track *t = pcpa_track_of(b);
+
+	if (!t)
+		return;
+	pcpa_track_look(b);
+	lift(b, list);
+	t->edge[list] = (uint32_t)pcpa_get(&b->list[list].word) + pcpa_track_window(t, list).up;
+}
+
+/* For this list, and those that lost theirs. */
+static void set_stops(struct pcptune_cpu_block *b, unsigned list)
+{
+	struct pcptune_track *t = pcpa_track_of(b);
+	uint32_t lists;
+
+	if (!t)
+		return;
+	lists = t->lifted | 1u << list;
+	for (; lists; lists &= lists - 1)
+		set_stop(b, (unsigned)__builtin_ctz(lists));
+}
+
 /* What grant() wants to know of all lists. */
 struct sums {
 	int64_t promised; /* pages that lists hold, or may grow to */
 	int64_t held;	  /* pages */
 	bool loose;	  /* a list other than the one may grow */
 };
+
+/*
+ * Both edges of a window by one section, since this is what runs cost. false: interrupted, or the
+ * list is stopped; it goes the long way then.
+ */
+static bool window_at_once(struct pcptune_cpu_block *b, unsigned list, struct pcptune_track *t)
+{
+	struct pcptune_list *l = &b->list[list];
+	struct pcpa_window w = pcpa_track_window(t, list);
+	uint64_t word = __atomic_load_n(&l->word, __ATOMIC_ACQUIRE), *at, top;
+	uint32_t count = count_at(l, word), head = (uint32_t)word, mask = l->reserved;
+	uint32_t room = pcptune_sub0_u32(pcpa_get(&pcpa_words(b)->room[list]), count);
+	uint32_t end = head + pcptune_min_u32(room, w.up), stop = head - 1 - w.down;
+
+	if (count <= w.down)
+		return false;
+	at = pcpa_ring_slot(l, stop);
+	top = pcpa_get(at);
+	if (pcpa_section_store_two(l, pcpa_slot_of(b), word, (uint64_t *)(void *)&l->reserved,
+				   (uint64_t)(end & mask) << 32 | mask, at, 0) != PCPA_SECTION_DONE)
+		return false;
+	t->edge[list] = head + w.up;
+	t->stop[list] = stop;
+	t->held[list] = top;
+	t->lifted &= ~(1u << list);
+	return true;
+}
+
+/* The list has what is asked for, or would have, but for its window. */
+static void track_on(struct pcptune_cpu_block *b, unsigned list)
+{
+	struct pcptune_track *t = pcpa_track_of(b);
+
+	track(b, list);
+	if (t && !(t->lifted & ~(1u << list)) && window_at_once(b, list, t))
+		return;
+	set_room(b, list, pcpa_get(&pcpa_words(b)->room[list]));
+	set_stops(b, list);
+}
+
+/* Is this where its window ends, and not its blocks or its room? */
+static bool at_edge(struct pcptune_cpu_block *b, unsigned list, const struct pcptune_track *t)
+{
+	const struct pcptune_list *l = &b->list[list];
+	uint32_t head = (uint32_t)pcpa_get(&l->word), mask = (uint32_t)PCPTUNE_WORD_MASK;
+
+	if (t->held[list] && !((head - 1 - t->stop[list]) & mask))
+		return true;
+	return !((head - t->edge[list]) & mask) &&
+	       pcpa_list_count(l) < pcpa_get(&pcpa_words(b)->room[list]);
+}
+
+bool pcpa_sections_passed(unsigned order)
+{
+	uint32_t cpu = pcpa_fast_cpu();
+	struct pcptune_cpu_block *b;
+	struct pcptune_track *t;
+
+	if (cpu >= pcpa_fast_cpus())
+		return false;
+	b = pcpa_cpu_block(pcpa_heap.home[cpu], cpu);
+	t = pcpa_track_of(b);
+	if (!t || !at_edge(b, order, t) || !pcpa_pcp_try(b))
+		return false;
+	if (at_edge(b, order, t)) {
+		pcpa_track_take(t, b);
+		lift(b, order);
+		if (!window_at_once(b, order, t))
+			track_on(b, order);
+	}
+	pcpa_pcp_leave(b);
+	return true;
+}
 
 /* Lists that the rules lack are promised nothing. */
 static struct sums sum_up(struct pcptune_cpu_block *b, unsigned list)
@@ -319,8 +485,11 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned lis
 void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 {
 	cut(b, PCPTUNE_N_LISTS);
-	if (pcpa_pcp_ready(b))
+	if (pcpa_pcp_ready(b)) {
+		track(b, 0);
 		grant(z, b, 0, 0);
+		set_stops(b, 0);
+	}
 	go(b);
 }
 
@@ -347,6 +516,7 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 {
 	uint64_t pages = pcpa_pcp_pages(b);
 
+	lift_all(b);
 	look(b);
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		struct pcptune_list *l = &b->list[i];
@@ -361,6 +531,7 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 		l->reserved = 0;
 	}
 	pcpa_put(&b->pcp.reserved[PCPA_PCP_PAGES], pages);
+	pcpa_pcp_edges(b);
 	__atomic_store_n(&pcpa_words(b)->sections, 0, __ATOMIC_RELEASE);
 }
 
@@ -474,10 +645,11 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 	struct pcptune_list *l = &b->list[list];
 	unsigned order = pcpa_list_orders[list];
 	uint64_t want = (pages + (1u << order) - 1) >> order, at = (uint64_t)pcpa_get(&l->tail);
-	struct change c = {plan_take, b, list, 0, 0, 0, NULL, 0};
+	struct change c = {.plan = plan_take, .b = b, .list = list};
 	struct pcpa_places from = places(l, at - 1);
 	uint32_t numbers[PCPA_PICKED];
 
+	lift(b, list);
 	c.want = want < UINT32_MAX ? (uint32_t)want : UINT32_MAX;
 	if (!change(&c))
 		return 0;
@@ -585,8 +757,12 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 		pcpa_pcp_begin(b, z->id);
 	if (!l->limit)
 		return false;
-	if (pcpa_list_count(l))
+	if (pcpa_list_count(l)) {
+		track_on(b, list);
 		return true;
+	}
+	if (pcpa_in_zone)
+		return false;
 	look(b);
 	pcpa_pcp_control(z, b, PCPA_PATH_ALLOC);
 	if (!pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
@@ -595,7 +771,9 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	pcpa_state_store(&b->pcp, &s);
 	n = move_in(z, b, list, order, pcptune_min_u32(n, PCPA_RING_MOVE));
+	track(b, list);
 	grant(z, b, list, 0);
+	set_stops(b, list);
 	return n;
 }
 
@@ -653,7 +831,8 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 		block = pcpa_fast_pop(&pcpa_fast.zone[z->id][list]);
 		if (block)
 			return block;
-		if (pcpa_in_zone || pcpa_zone_is_empty(z))
+		/* else it is a stop, and there are blocks */
+		if (!pcpa_list_count(&b->list[list]) && (pcpa_in_zone || pcpa_zone_is_empty(z)))
 			return NULL;
 		error = enter(b);
 		if (error)
@@ -683,8 +862,11 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 	if (!b->list[list].limit || !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
 		return false;
 	if (pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list])) {
-		/* somebody made room before us; or the list was drained after another one */
-		set_room(b, list, pcpa_get(&pcpa_words(b)->room[list]));
+		/*
+		 * The tracker wants to know; or somebody made room before us, or the list was
+		 * drained after another one.
+		 */
+		track_on(b, list);
 		return true;
 	}
 	look(b);
@@ -704,7 +886,9 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 			       PCPA_PATH_FREE);
 		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
 	}
+	track(b, list);
 	grant(z, b, list, !pages || count ? 1 : 0);
+	set_stops(b, list);
 	return pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list]);
 }
 

@@ -228,6 +228,15 @@ static inline enum pcpa_section pcpa_section_store(const struct pcptune_list *l,
 	return PCPA_SECTION_NO;
 }
 
+static inline enum pcpa_section pcpa_section_store_two(const struct pcptune_list *l, uint32_t cpu,
+						       uint64_t word, uint64_t *first,
+						       uint64_t first_value, uint64_t *at,
+						       uint64_t value)
+{
+	(void)l, (void)cpu, (void)word, (void)first, (void)first_value, (void)at, (void)value;
+	return PCPA_SECTION_NO;
+}
+
 #endif
 
 static inline uint32_t pcpa_fast_cpus(void)

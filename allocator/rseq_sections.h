@@ -54,6 +54,15 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 	"movq %[value], (%[at])\n"         \
 	"2:\n\t"
 
+#define PCPA_ASM_STORE_TWO                    \
+	"cmpl %[cpu], %%fs:4(%[area])\n\t"    \
+	"jne %l[again]\n\t"                   \
+	"cmpq %[word], (%[list])\n\t"         \
+	"jne %l[no]\n\t"                      \
+	"movq %[first_value], (%[first])\n\t" \
+	"movq %[value], (%[at])\n"            \
+	"2:\n\t"
+
 #else
 
 #define PCPA_AREA      (pcpa_section_area(pcpa_fast.offset))
@@ -106,6 +115,17 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 	"cmp %[l], %[word]\n\t"        \
 	"b.ne %l[no]\n\t"              \
 	"stlr %[value], [%[at]]\n"     \
+	"2:\n\t"
+
+#define PCPA_ASM_STORE_TWO                   \
+	"ldr %w[l], [%[area], #4]\n\t"       \
+	"cmp %w[l], %w[cpu]\n\t"             \
+	"b.ne %l[again]\n\t"                 \
+	"ldr %[l], [%[list]]\n\t"            \
+	"cmp %[l], %[word]\n\t"              \
+	"b.ne %l[no]\n\t"                    \
+	"str %[first_value], [%[first]]\n\t" \
+	"stlr %[value], [%[at]]\n"           \
 	"2:\n\t"
 
 #endif
@@ -200,6 +220,28 @@ static inline enum pcpa_section pcpa_section_store(const struct pcptune_list *li
 			      : [l] PCPA_LIST_IN(l)
 			      : [area] "r"(PCPA_AREA), [cpu] "r"(cpu), [list] "r"(list),
 				[word] "r"(word), [at] "r"(at), [value] "r"(value)
+			      : "memory", "cc"
+			      : no, again);
+	return PCPA_SECTION_DONE;
+no:
+	return PCPA_SECTION_NO;
+again:
+	return PCPA_SECTION_AGAIN;
+}
+
+/* The same, and *first = first_value before it; when it is interrupted, perhaps that alone. */
+static inline enum pcpa_section pcpa_section_store_two(const struct pcptune_list *list,
+						       uint32_t cpu, uint64_t word, uint64_t *first,
+						       uint64_t first_value, uint64_t *at,
+						       uint64_t value)
+{
+	uint64_t l;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN(again) PCPA_ASM_STORE_TWO
+			      : [l] "=&r"(l)
+			      : [area] "r"(PCPA_AREA), [cpu] "r"(cpu), [list] "r"(list),
+				[word] "r"(word), [first] "r"(first),
+				[first_value] "r"(first_value), [at] "r"(at), [value] "r"(value)
 			      : "memory", "cc"
 			      : no, again);
 	return PCPA_SECTION_DONE;

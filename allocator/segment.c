@@ -189,6 +189,7 @@ static void write_identity(struct pcptune_seg_header *h)
 static void write_geometry(struct pcptune_seg_header *h)
 {
 	static const uint8_t orders[] = PCPTUNE_LIST_ORDERS;
+	uint64_t end;
 
 	h->layout = PCPTUNE_SEG_LAYOUT;
 	h->header_size = sizeof(*h);
@@ -202,7 +203,14 @@ static void write_geometry(struct pcptune_seg_header *h)
 	h->proc_off = h->desc_off + sizeof(rows);
 	h->zones_off = h->proc_off + sizeof(struct pcptune_proc_block);
 	h->cpus_off = h->zones_off + (uint64_t)h->n_zones * h->zone_stride;
-	h->size = round_to(h->cpus_off + (uint64_t)h->n_zones * h->n_cpus * h->cpu_stride, 4096);
+	end = h->cpus_off + (uint64_t)h->n_zones * h->n_cpus * h->cpu_stride;
+	h->track_stride = sizeof(struct pcptune_track);
+	h->grain = pcpa_heap.grain;
+	if (h->grain) {
+		h->tracks_off = end;
+		end += (uint64_t)h->n_zones * h->n_cpus * h->track_stride;
+	}
+	h->size = round_to(end, 4096);
 	h->n_lists = PCPTUNE_N_LISTS;
 	memcpy(h->list_orders, orders, sizeof(orders));
 }
@@ -237,6 +245,8 @@ int pcpa_segment_make(void)
 	pcpa_heap.segment_size = h->size;
 	pcpa_heap.proc = (struct pcptune_proc_block *)(map + h->proc_off);
 	pcpa_heap.cpus = map + h->cpus_off;
+	if (h->tracks_off)
+		pcpa_heap.tracks = (struct pcptune_track *)(map + h->tracks_off);
 	for (uint32_t i = 0; i < h->n_zones; i++)
 		pcpa_heap.zones[i].gauges =
 			(struct pcptune_zone_block *)(map + h->zones_off + i * h->zone_stride);

@@ -6,12 +6,13 @@
  * thread (tls), for each CPU by restartable sequences (bare; called: the same behind a function),
  * and for each CPU under a lock (trylock).
  *
- *   lists [--bulk-free] [ROUNDS]    default 40
+ *   lists [--bulk-free | --track] [ROUNDS]    default 40
  *
  * With --bulk-free the three ways in which a drain can hand its blocks to the zone
  * (PCPALLOC_BULK_FREE) are compared instead, where drains are what counts: with a high so small
  * that lists overflow in every burst. Bursts of 4096 overflow the zone's depot, too, so that blocks
- * are merged and split again.
+ * are merged and split again. With --track the functions are compared with themselves without the
+ * band tracker (PCPALLOC_GRAIN=0).
  *
  * Each variant of each pattern has a process of its own, which lives as long as the comparison and
  * runs a few thousand pairs when it is its turn. The variants of a pattern take turns, so that
@@ -66,6 +67,9 @@ enum variant {
 	TWO_PASS,
 	PREFETCH,
 	DROP_THROUGH,
+	INLINED_ALONE,
+	EXPORTED_ALONE,
+	LOCKED_ALONE,
 	VARIANTS
 };
 
@@ -86,6 +90,9 @@ static const struct {
 	[TWO_PASS] = {"two-pass", &exported_units, "PCPALLOC_BULK_FREE", "two-pass", 2},
 	[PREFETCH] = {"prefetch", &exported_units, "PCPALLOC_BULK_FREE", "prefetch", 2},
 	[DROP_THROUGH] = {"drop-through", &exported_units, "PCPALLOC_BULK_FREE", "drop-through", 2},
+	[INLINED_ALONE] = {"inline, no tracker", &inlined_units, "PCPALLOC_GRAIN", "0", 2},
+	[EXPORTED_ALONE] = {"exported, no tracker", &exported_units, "PCPALLOC_GRAIN", "0", 2},
+	[LOCKED_ALONE] = {"locked, no tracker", &exported_units, "PCPALLOC_GRAIN", "0", 1},
 };
 
 enum kind { PAIRS, BURSTS, MIXED, EXCHANGE };
@@ -115,13 +122,17 @@ static const struct shape {
 };
 #define SHAPES (sizeof(shapes) / sizeof(*shapes))
 
-/* The first of each is what the others are compared to. */
+/* What a run compares; the first of each is what the others are compared to. */
+enum comparison { PEERS, BULK_FREE, TRACK };
+
 static const struct {
 	unsigned n;
 	enum variant variant[VARIANTS];
-} comparisons[2] = {
-	{8, {BARE, TLS, CALLED, TRYLOCK, INLINED, EXPORTED, CHECKED, LOCKED}},
-	{4, {BARE, TWO_PASS, PREFETCH, DROP_THROUGH}},
+} comparisons[] = {
+	[PEERS] = {8, {BARE, TLS, CALLED, TRYLOCK, INLINED, EXPORTED, CHECKED, LOCKED}},
+	[BULK_FREE] = {4, {BARE, TWO_PASS, PREFETCH, DROP_THROUGH}},
+	[TRACK] = {7,
+		   {BARE, INLINED_ALONE, INLINED, EXPORTED_ALONE, EXPORTED, LOCKED_ALONE, LOCKED}},
 };
 
 /* ---- one sample, in the process of its variant ---- */
@@ -213,6 +224,8 @@ static bool set_up(enum variant v)
 		return stacks_init() && ((v != BARE && v != CALLED) || !rseq_missing());
 	setenv("PCPTUNE_SOCKET", "", 1);
 	setenv(variants[v].setting, variants[v].value, 1);
+	if (variants[v].mode == 1)
+		setenv("PCPALLOC_MODE", "locked", 1);
 	pcpa_free(pcpa_alloc(0), 0);
 	if (shape->high && pcpa_set_limits(shape->high, shape->high, shape->high, 0))
 		return false;
@@ -311,7 +324,7 @@ static void show(struct child *children, unsigned n, int rounds)
 	fflush(stdout);
 }
 
-static bool run(unsigned comparison, int rounds)
+static bool run(enum comparison comparison, int rounds)
 {
 	static struct child children[VARIANTS];
 	unsigned n = comparisons[comparison].n;
@@ -335,23 +348,25 @@ static bool run(unsigned comparison, int rounds)
 
 int main(int argc, char **argv)
 {
-	bool bulk_free = argc > 1 && !strcmp(argv[1], "--bulk-free");
-	int rounds = argc > 1 + bulk_free ? atoi(argv[1 + bulk_free]) : 40;
+	enum comparison what = argc > 1 && !strcmp(argv[1], "--bulk-free") ? BULK_FREE
+			       : argc > 1 && !strcmp(argv[1], "--track")   ? TRACK
+									   : PEERS;
+	int first = 1 + (what != PEERS), rounds = argc > first ? atoi(argv[first]) : 40;
 
 	if (rounds < 1 || rounds > ROUNDS_MOST) {
 		fprintf(stderr, "lists: ROUNDS is 1 to %d\n", ROUNDS_MOST);
 		return 2;
 	}
 	printf("ns a pair: least, median, and the ratio of both to the first\n%-22s", "");
-	for (unsigned i = 0; i < comparisons[bulk_free].n; i++)
-		printf("  %-22s", variants[comparisons[bulk_free].variant[i]].name);
+	for (unsigned i = 0; i < comparisons[what].n; i++)
+		printf("  %-22s", variants[comparisons[what].variant[i]].name);
 	printf("\n");
 	for (unsigned i = 0; i < SHAPES; i++) {
 		shape = &shapes[i];
-		if (bulk_free && !shape->bulk_free)
+		if (what == BULK_FREE && !shape->bulk_free)
 			continue;
 		fflush(stdout);
-		if (!run(bulk_free, rounds)) {
+		if (!run(what, rounds)) {
 			fprintf(stderr, "lists: a child failed\n");
 			return 1;
 		}

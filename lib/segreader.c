@@ -32,7 +32,7 @@
  * except for ctl.seq, which is stored last, with release, and read by the allocator with acquire;
  * everything else we only read. A reader belongs to one thread.
  */
-#include "lib/segreader.h"
+#include "lib/segreader_private.h"
 #include "lib/lines.h"
 
 #include <errno.h>
@@ -142,6 +142,7 @@ struct segreader {
 	uint32_t fetched_lists;		  /* bits of the lists that some CPU uses */
 	struct cpu_before *before;	  /* [n] */
 	struct counters_before *counters; /* [n] */
+	struct record_state *records;	  /* [n], from the first record on; else NULL */
 };
 
 /* ---- opening: every check has its sentence ---- */
@@ -282,6 +283,7 @@ static int check_places(const struct opening *o, const struct pcptune_seg_header
 {
 	uint64_t cpus = (uint64_t)h->n_zones * h->n_cpus;
 	/* no product wraps: 2^32 x 2^32 at most for the rows, 2^6 x 2^13 x 2^32 for the CPUs */
+	bool tracks = h->tracks_off;
 	struct extent e[] = {
 		{"header", 0, h->header_size, 8},
 		{"desc_off", h->desc_off, (uint64_t)h->n_desc * h->desc_size, 8},
@@ -290,6 +292,8 @@ static int check_places(const struct opening *o, const struct pcptune_seg_header
 		{"zones_off", h->zones_off, (uint64_t)h->n_zones * h->zone_stride,
 		 _Alignof(struct pcptune_zone_block)},
 		{"cpus_off", h->cpus_off, cpus * h->cpu_stride, _Alignof(struct pcptune_cpu_block)},
+		{"tracks_off", h->tracks_off, cpus * h->track_stride,
+		 _Alignof(struct pcptune_track)},
 	};
 	int r;
 
@@ -301,7 +305,10 @@ static int check_places(const struct opening *o, const struct pcptune_seg_header
 	if (!r)
 		r = check_stride(o, "cpu_stride", h->cpu_stride, sizeof(struct pcptune_cpu_block),
 				 _Alignof(struct pcptune_cpu_block));
-	return r ? r : check_extents(o, e, sizeof(e) / sizeof(e[0]), size);
+	if (!r && tracks)
+		r = check_stride(o, "track_stride", h->track_stride, sizeof(struct pcptune_track),
+				 _Alignof(struct pcptune_track));
+	return r ? r : check_extents(o, e, sizeof(e) / sizeof(e[0]) - !tracks, size);
 }
 
 /* The header as it is now, once; a reader works with this copy only. */
@@ -398,6 +405,7 @@ void segreader_close(struct segreader *sr)
 		munmap(sr->base, sr->bytes);
 	free(sr->before);
 	free(sr->counters);
+	free(sr->records);
 	free(sr);
 }
 
@@ -417,6 +425,25 @@ static struct pcptune_cpu_block *cpu_block(const struct segreader *sr, uint32_t 
 static const struct pcptune_zone_block *zone_block(const struct segreader *sr, uint32_t zone)
 {
 	return (const void *)(sr->base + sr->h.zones_off + (uint64_t)zone * sr->h.zone_stride);
+}
+
+struct pcptune_cpu_block *segreader_block(const struct segreader *sr, uint32_t index)
+{
+	return cpu_block(sr, index);
+}
+
+const struct pcptune_track *segreader_track(const struct segreader *sr, uint32_t index)
+{
+	if (!sr->h.tracks_off)
+		return NULL;
+	return (const void *)(sr->base + sr->h.tracks_off + (uint64_t)index * sr->h.track_stride);
+}
+
+struct record_state *segreader_record_state(struct segreader *sr, uint32_t index)
+{
+	if (!sr->records)
+		sr->records = calloc(sr->n, sizeof(*sr->records));
+	return sr->records ? &sr->records[index] : NULL;
 }
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
@@ -445,6 +472,7 @@ void segreader_info(const struct segreader *sr, struct segreader_info *ret)
 	ret->n_cpus = sr->h.n_cpus;
 	ret->n_lists = sr->h.n_lists;
 	ret->flags = LOAD(&live_header(sr)->flags);
+	ret->grain = sr->h.tracks_off ? min_u32(sr->h.grain, PCPTUNE_MAX_HIGH) : 0;
 	ret->bytes = sr->bytes;
 	for (uint32_t z = 0; z < sr->h.n_zones; z++)
 		ret->nodes[z] = zone_node(sr, z);

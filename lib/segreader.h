@@ -42,6 +42,7 @@ struct segreader_info {
 	uint32_t n_zones, n_cpus, n_lists;
 	int32_t nodes[PCPTUNE_MAX_ZONES];
 	uint32_t flags;
+	uint32_t grain; /* of the band trackers, pages; 0: no records */
 	size_t bytes;
 };
 void segreader_info(const struct segreader *sr, struct segreader_info *ret);
@@ -94,6 +95,18 @@ void segreader_proc(const struct segreader *sr, struct segreader_proc *ret);
  * before the first pass are known modulo 2^40 a list.
  */
 void segreader_cpu_total(struct segreader *sr, uint32_t index, struct pcptune_cpu *ret);
+/*
+ * What the lists of one CPU did since its record before, or since its segment was made: `band`,
+ * `index`, and `flags` (PCPTUNE_RECORD_BROKEN: something before it is missing, or could not be
+ * counted); all other members are 0. Ends that record in the target and begins the next, for all
+ * readers: there should be one. Costs a copy of 1.7 KiB. A band of one point says that nothing
+ * happened, one of none that the CPU was never used.
+ *
+ * false, and *ret is not to be used: the target has no trackers (grain 0 in segreader_info), its
+ * lists are locked just now (the next call goes on with the same record), what it wrote makes no
+ * sense (the next record is BROKEN), or there is no memory.
+ */
+bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_record *ret);
 /* The description table of the segment itself, row i; false: no such row, or damaged. */
 bool segreader_desc(const struct segreader *sr, uint32_t i, struct pcptune_desc *ret);
 

@@ -12,6 +12,7 @@
  *   cpu.pcp,     the allocator, under the lock of the per-CPU lists; `word` of a list also by
  *   cpu.list[]   restartable sequences on that CPU (mode rseq)
  *   cpu.zctr     the allocator, under the zone lock
+ *   track        the allocator, under the lock of the per-CPU lists
  *   zone         the allocator, under the zone lock
  *   proc         the allocator, relaxed atomic additions
  *
@@ -32,12 +33,29 @@
  *     ops   = ((word - net) >> 24) mod 2^40           frees plus allocations, in blocks
  *     allocations = (ops - net) / 2, frees = (ops + net) / 2
  * ops wraps after 2^40 operations; a reader adds (ops - previous) mod 2^40.
+ *
+ * Records: what the net position of a CPU's lists did, by a band tracker (tracker.h) in a block of
+ * its own that sampling never reads. It has two halves. The one that is written carries the value
+ * of ctl.cut that it began with as its tag; a holder of pcp.lock who has something to write and
+ * finds another value in ctl.cut begins the other half with that as its tag, where the first ended,
+ * and writes there from then on. So a reader who wants what happened since the cut T does
+ *
+ *     ctl.cut = T + 1; full fence; wait until pcp.lock is seen 0 once; copy the half with tag T.
+ *
+ * That half is not written any more. Whoever took pcp.lock before the reader saw it free has let it
+ * go, and whoever takes it after sees the new cut: both sides store (the lock, the cut), fence, and
+ * load the other's word, so that at least one of them sees the other. A CPU at rest has nothing to
+ * do for this: its half T stays where it is until it has something to write. If no half has the tag
+ * T nothing was written since the cut T, and the record is empty. The holder of the lock is never
+ * waited for without bound: a reader goes away and comes back to the same cut.
  */
 #ifndef PCPTUNE_SEGMENT_H
 #define PCPTUNE_SEGMENT_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include <pcptune/packed.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -47,19 +65,19 @@ extern "C" {
 #define PCPTUNE_SEG_LAYOUT 3u
 
 #define PCPTUNE_PAGE_SHIFT 12
-#define PCPTUNE_MAX_ORDER  10u   /* largest block: 1024 pages */
-#define PCPTUNE_N_LISTS	   5u    /* orders 0, 1, 2, 3 and 9 */
+#define PCPTUNE_MAX_ORDER  10u /* largest block: 1024 pages */
+#define PCPTUNE_N_LISTS	   5u  /* orders 0, 1, 2, 3 and 9 */
 #define PCPTUNE_MAX_ZONES  64u
-#define PCPTUNE_MAX_CPUS   8192u /* slots per zone, the shared slot included */
+#define PCPTUNE_MAX_CPUS   8192u      /* slots per zone, the shared slot included */
 #define PCPTUNE_MAX_HIGH   (1u << 23) /* pages; the list word's 24 bits bound it */
 #define PCPTUNE_MAX_BATCH  1024u
 #define PCPTUNE_MAX_SCALE  6u
 #define PCPTUNE_NAME_MAX   64u
 
 /* Orders that have lists, by list index. */
-#define PCPTUNE_LIST_ORDERS                                                                        \
-	{                                                                                          \
-		0, 1, 2, 3, 9                                                                      \
+#define PCPTUNE_LIST_ORDERS   \
+	{                     \
+		0, 1, 2, 3, 9 \
 	}
 
 #define PCPTUNE_WORD_PUSH ((UINT64_C(1) << 24) + 1)
@@ -105,9 +123,11 @@ struct pcptune_ctl {
 	uint32_t batch;
 	uint32_t scale_max;
 	uint32_t rules;
-	uint32_t drain; /* not 0: drain the lists of this CPU down to high now (idle CPUs too) */
+	uint32_t drain;	   /* not 0: drain the lists of this CPU down to high now (idle CPUs too) */
 	uint64_t decision; /* id of the decision in the log that these words come from, 0: none */
-	uint64_t reserved[3];
+	uint32_t cut;	   /* a record ends and the next begins, see below; apart from seq */
+	uint32_t cut_reserved;
+	uint64_t reserved[2];
 };
 
 /*
@@ -116,7 +136,7 @@ struct pcptune_ctl {
  * counters in zctr are as they were while `holds` is.
  */
 struct pcptune_pcp {
-	uint32_t lock;    /* private to the allocator: 0 free, else held */
+	uint32_t lock;	  /* private to the allocator: 0 free, else held */
 	uint32_t ack_seq; /* last ctl.seq taken over */
 	uint32_t lists;   /* bit i: list[i] is in use, or was; set before its word first moves */
 	uint32_t holds;   /* holds of the zone lock that are over, stored after zctr; wraps */
@@ -159,6 +179,26 @@ struct pcptune_cpu_block {
 	struct pcptune_zctr zctr;
 } __attribute__((aligned(128)));
 
+/* The band tracker of one CPU. All but `current` and `half` is private to the allocator. */
+struct pcptune_track {
+	int64_t x;	/* net position of the lists when they were looked at last, pages */
+	int64_t pushed; /* the position that was pushed last */
+	int64_t turn;	/* ... where the run began that led there */
+	uint64_t moved; /* pages that came and went since then */
+	uint64_t seen[PCPTUNE_N_LISTS]; /* words of the lists at that look */
+	uint64_t held[PCPTUNE_N_LISTS]; /* block of the place that stops pops; 0: none */
+	uint32_t stop[PCPTUNE_N_LISTS]; /* ... its position */
+	uint32_t edge[PCPTUNE_N_LISTS]; /* position from which on pushes do not go without a look */
+	uint32_t up, down; /* pages that the position may go unseen, where more than the grain */
+	uint32_t net;	   /* of the last stretch in one direction: pages gained, and what moved */
+	uint32_t gross;
+	uint32_t lifted;  /* lists that lost their stop, a bit each */
+	uint32_t current; /* half that is written, 0 or 1 */
+	int32_t way;	  /* of that run: 1 up, -1 down, 0: there was none yet */
+	uint32_t reserved[3];
+	struct pcptune_packed half[2] __attribute__((aligned(64)));
+} __attribute__((aligned(128)));
+
 struct pcptune_zone_block {
 	uint32_t id;
 	int32_t node; /* NUMA node, -1: none */
@@ -183,10 +223,10 @@ struct pcptune_seg_header {
 	uint32_t header_size;
 	uint64_t size;
 	uint64_t start_boot_ns; /* CLOCK_BOOTTIME when the segment was made */
-	uint64_t random_id;     /* with start_boot_ns: the identity of the target; never the pid */
-	uint64_t run_tag;       /* PCPTUNE_RUN_TAG of the environment, 0: none */
+	uint64_t random_id;	/* with start_boot_ns: the identity of the target; never the pid */
+	uint64_t run_tag;	/* PCPTUNE_RUN_TAG of the environment, 0: none */
 	uint32_t n_zones;
-	uint32_t n_cpus;        /* slots per zone, the last one is the shared slot */
+	uint32_t n_cpus; /* slots per zone, the last one is the shared slot */
 	uint32_t n_desc;
 	uint32_t desc_size;
 	uint32_t zone_stride;
@@ -195,14 +235,18 @@ struct pcptune_seg_header {
 	uint64_t proc_off;
 	uint64_t zones_off;
 	uint64_t cpus_off; /* block of (zone z, cpu c): cpus_off + (z * n_cpus + c) * cpu_stride */
-	uint32_t pid;      /* in the target's own pid namespace: for people only */
-	uint32_t mode;     /* enum pcptune_mode */
-	uint32_t flags;    /* enum pcptune_seg_flags */
+	uint64_t tracks_off; /* the same for the trackers; 0: this target has none */
+	uint32_t track_stride;
+	uint32_t grain; /* pages: swings below may be missing in records */
+	uint32_t pid;	/* in the target's own pid namespace: for people only */
+	uint32_t mode;	/* enum pcptune_mode */
+	uint32_t flags; /* enum pcptune_seg_flags */
 	uint32_t n_lists;
 	uint8_t list_orders[8];
 	char name[PCPTUNE_NAME_MAX];
 	/* written by the daemon, on a line of their own */
-	uint32_t wake __attribute__((aligned(64))); /* futex (shared): agent sleeps on it; both add */
+	uint32_t wake
+		__attribute__((aligned(64))); /* futex (shared): agent sleeps on it; both add */
 	uint32_t wake_reserved;
 	uint64_t lease_until_ns; /* CLOCK_MONOTONIC; 0: no daemon; UINT64_MAX: keep for good */
 	uint64_t daemon_reserved[6];
@@ -212,7 +256,7 @@ struct pcptune_seg_header {
  * Handshake over the SOCK_SEQPACKET socket: one hello (with the memfd as SCM_RIGHTS), one reply.
  * End of file is the end of the target.
  */
-#define PCPTUNE_WIRE_MAGIC 0x50435057u
+#define PCPTUNE_WIRE_MAGIC   0x50435057u
 #define PCPTUNE_WIRE_VERSION 1u
 
 enum pcptune_hello_flags { PCPTUNE_HELLO_RECONNECT = 1u << 0 };
@@ -247,6 +291,8 @@ _Static_assert(offsetof(struct pcptune_pcp, flags) == 64, "what readers want fil
 _Static_assert(offsetof(struct pcptune_cpu_block, list) == 192, "layout 3");
 _Static_assert(offsetof(struct pcptune_cpu_block, zctr) == 576, "layout 3");
 _Static_assert(sizeof(struct pcptune_cpu_block) == 768, "layout 3");
+_Static_assert(offsetof(struct pcptune_track, half) == 192, "layout 3");
+_Static_assert(sizeof(struct pcptune_packed) == 1688, "layout 3");
 _Static_assert(offsetof(struct pcptune_seg_header, wake) % 64 == 0, "daemon's words on their line");
 _Static_assert(sizeof(struct pcptune_hello) == 24, "wire 1");
 _Static_assert(sizeof(struct pcptune_reply) == 224, "wire 1");

@@ -119,25 +119,27 @@ static inline uint32_t pcptune_turns_push(int64_t *s, uint32_t *n, int64_t x, ui
 	return n_closed;
 }
 
-/* The stack is full: the smallest range counts as a cycle, but never the newest one. */
-static inline void pcptune_band_collapse(struct pcptune_band *b)
+/*
+ * The stack is full: the smallest range leaves it as if it were a cycle, but never the newest one.
+ * Returns its amplitude.
+ */
+static inline uint64_t pcptune_turns_collapse(int64_t *s, uint32_t *n)
 {
 	uint64_t least = UINT64_MAX;
 	uint32_t at = 0;
 
-	for (uint32_t i = 0; i + 2 < b->n; i++) {
-		uint64_t range = pcptune_band_range(b->s[i], b->s[i + 1]);
+	for (uint32_t i = 0; i + 2 < *n; i++) {
+		uint64_t range = pcptune_band_range(s[i], s[i + 1]);
 
 		if (range < least) {
 			least = range;
 			at = i;
 		}
 	}
-	pcptune_band_count(b, least);
-	for (uint32_t i = at; i + 2 < b->n; i++)
-		b->s[i] = b->s[i + 2];
-	b->n -= 2;
-	b->collapsed++;
+	for (uint32_t i = at; i + 2 < *n; i++)
+		s[i] = s[i + 2];
+	*n -= 2;
+	return least;
 }
 
 /* An empty tracker, at no position yet: the first push tells. */
@@ -157,8 +159,10 @@ static inline void pcptune_band_push(struct pcptune_band *b, int64_t x)
 	n = pcptune_turns_push(b->s, &b->n, x, closed);
 	for (uint32_t i = 0; i < n; i++)
 		pcptune_band_count(b, closed[i]);
-	if (b->n == PCPTUNE_BAND_STACK)
-		pcptune_band_collapse(b);
+	if (b->n == PCPTUNE_BAND_STACK) {
+		pcptune_band_count(b, pcptune_turns_collapse(b->s, &b->n));
+		b->collapsed++;
+	}
 }
 
 /* The position now; 0 for an empty tracker. */

@@ -121,9 +121,9 @@ static void test_refuse_short(void **state)
 		close(fd);
 	}
 	/* every length that cuts the tables off is seen, and nothing is read behind the end */
-	for (size_t bytes = 384; bytes < 4096; bytes += 128) {
+	for (size_t bytes = 384;; bytes += 128) {
 		m = made_new(1, 4);
-		assert_true(m.h->size > 3200 && m.h->size <= 4096);
+		assert_true(m.h->size > 3200 && m.h->size <= 20480);
 		if (bytes >= m.h->size) {
 			made_free(&m, 1);
 			break;
@@ -147,7 +147,7 @@ static void test_refuse_large(void **state)
 	(void)state;
 	made_seal(&m, NEEDED_SEALS);
 	assert_int_equal(segreader_open(m.fd, &small, &sr, why, sizeof(why)), -EPROTO);
-	assert_string_equal(why, "segment: 4096 bytes; at most 4095 are allowed");
+	assert_string_equal(why, "segment: 20480 bytes; at most 4095 are allowed");
 	made_free(&m, 1);
 }
 
@@ -208,7 +208,13 @@ static const struct spoilt spoilt_rows[] = {
 	SPOIL(cpus_off, 64, "cpus_off is 64; a multiple of 128"),
 	SPOIL(cpus_off, 128, "cpus_off at 128 overlaps header"),
 	SPOIL(cpus_off, UINT64_MAX - 127, "cpus_off:"),
-	SPOIL(cpus_off, 4096, "the file ends at 4096"),
+	SPOIL(cpus_off, 1 << 20, "the file ends at "),
+	SPOIL(tracks_off, 64, "tracks_off is 64; a multiple of 128"),
+	SPOIL(tracks_off, 128, "tracks_off at 128 overlaps header"),
+	SPOIL(tracks_off, UINT64_MAX - 127, "tracks_off:"),
+	SPOIL(track_stride, 0, "track_stride is 0"),
+	SPOIL(track_stride, 3456, "track_stride is 3456; a multiple of 128 of at least 3584"),
+	SPOIL(track_stride, 0xffffff80, "tracks_off: 8589934336 bytes"),
 };
 
 static void test_refuse_header(void **state)

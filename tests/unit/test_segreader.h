@@ -30,6 +30,12 @@ static inline struct pcptune_cpu_block *made_cpu(const struct made *m, uint32_t 
 						    (size_t)index * m->h->cpu_stride);
 }
 
+static inline struct pcptune_track *made_track(const struct made *m, uint32_t index)
+{
+	return (struct pcptune_track *)(void *)(m->base + m->h->tracks_off +
+						(size_t)index * m->h->track_stride);
+}
+
 static inline struct pcptune_zone_block *made_zone(const struct made *m, uint32_t zone)
 {
 	return (struct pcptune_zone_block *)(void *)(m->base + m->h->zones_off +
@@ -72,7 +78,10 @@ static inline void made_header(struct pcptune_seg_header *h, uint32_t zones, uin
 	h->proc_off = h->desc_off + made_round((size_t)h->n_desc * h->desc_size);
 	h->zones_off = h->proc_off + sizeof(struct pcptune_proc_block);
 	h->cpus_off = h->zones_off + (size_t)zones * h->zone_stride;
-	h->size = h->cpus_off + (size_t)zones * cpus * h->cpu_stride;
+	h->tracks_off = h->cpus_off + (size_t)zones * cpus * h->cpu_stride;
+	h->track_stride = sizeof(struct pcptune_track);
+	h->grain = 16;
+	h->size = h->tracks_off + (size_t)zones * cpus * h->track_stride;
 	h->pid = 4242;
 	h->mode = PCPTUNE_MODE_LOCKED;
 	h->n_lists = PCPTUNE_N_LISTS;

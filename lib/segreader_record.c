@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Records of the band tracker out of a segment, without waiting for the target.
+ *
+ * The protocol is that of pcptune/segment.h: we store a new cut, fence, and see the lock of the
+ * lists free once; from then on the half that carries the cut before stands still, be it that the
+ * target moved on to the other one or that it has nothing to write. So one copy is enough, and a
+ * target at rest has to do nothing. Where the lock is not seen free within some tries (its holder
+ * may have lost its CPU) the caller hears "not now", and the next call goes on with the same cut:
+ * nothing is lost by it.
+ *
+ * A target may write what it likes into its halves. The copy is ours; pcptune_packed_unpack()
+ * believes none of it. A half that makes no sense gives no record, and the next one says that
+ * something is missing before it. So does the first one of a reader that was not the first to cut:
+ * what another reader took is gone. Two at a time spoil each other's records, and see it.
+ */
+#include <string.h>
+
+#include "lib/segreader_private.h"
+
+#define LOAD(p)	   __atomic_load_n((p), __ATOMIC_RELAXED)
+#define ACQUIRE(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define TRIES	   200
+
+/* Asks for the cut, unless that was done. */
+static void ask(struct pcptune_ctl *ctl, struct record_state *s)
+{
+	uint32_t cut = LOAD(&ctl->cut);
+
+	if (s->asked)
+		return;
+	if (!s->known || s->cut != cut) {
+		/* as the target began: everything since its start is still there */
+		s->broken = s->known || cut;
+		s->taken = s->unused = false;
+		s->want = cut;
+	}
+	s->known = s->asked = true;
+	s->cut = cut + 1;
+	__atomic_store_n(&ctl->cut, s->cut, __ATOMIC_RELAXED);
+	/* the target stores its lock, and then loads the cut */
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+static bool seen_free(const struct pcptune_cpu_block *b)
+{
+	for (int i = 0; i < TRIES; i++)
+		if (!ACQUIRE(&b->pcp.lock))
+			return true;
+	return false;
+}
+
+static const struct pcptune_packed *half_of(const struct pcptune_track *t, uint32_t tag)
+{
+	for (int i = 0; i < 2; i++)
+		if (LOAD(&t->half[i].tag) == tag)
+			return &t->half[i];
+	return NULL;
+}
+
+union copied {
+	struct pcptune_packed p;
+	uint64_t words[sizeof(struct pcptune_packed) / sizeof(uint64_t)];
+};
+_Static_assert(sizeof(union copied) == sizeof(struct pcptune_packed), "whole words");
+
+/* The half as a band. false: it makes no sense. */
+static bool take(const struct pcptune_packed *half, struct record_state *s,
+		 struct pcptune_record *ret)
+{
+	const uint64_t *from = (const void *)half;
+	union copied c;
+
+	for (size_t i = 0; i < sizeof(c.words) / sizeof(c.words[0]); i++)
+		c.words[i] = LOAD(&from[i]);
+	if (!c.p.n && !c.p.lost && !c.p.collapsed) {
+		s->taken = false;
+		s->unused = true;
+		return true;
+	}
+	if (c.p.tag != s->want || !pcptune_packed_unpack(&c.p, &ret->band))
+		return false;
+	s->broken |= c.p.lost != 0;
+	s->at = pcptune_band_now(&ret->band);
+	s->last = c.p.tag;
+	s->taken = true;
+	s->unused = false;
+	return true;
+}
+
+/*
+ * Nothing happened since the last record: that half is still the one to be written, or there is none
+ * yet, or only one that began after this cut.
+ */
+static bool take_none(const struct pcptune_track *t, struct record_state *s,
+		      struct pcptune_record *ret)
+{
+	if (s->unused)
+		return true;
+	if (!s->taken || !half_of(t, s->last))
+		return false;
+	pcptune_band_push(&ret->band, s->at);
+	return true;
+}
+
+bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_record *ret)
+{
+	const struct pcptune_track *t = segreader_track(sr, index);
+	struct pcptune_cpu_block *b = segreader_block(sr, index);
+	struct record_state *s = t ? segreader_record_state(sr, index) : NULL;
+	const struct pcptune_packed *half;
+	bool ok;
+
+	if (!s)
+		return false;
+	ask(&b->ctl, s);
+	if (!seen_free(b))
+		return false;
+	memset(ret, 0, sizeof(*ret));
+	ret->index = index;
+	half = half_of(t, s->want);
+	ok = half ? take(half, s, ret) : take_none(t, s, ret);
+	s->asked = false;
+	s->want = s->cut;
+	if (!ok) {
+		s->broken = true;
+		s->taken = s->unused = false;
+		return false;
+	}
+	ret->flags = s->broken ? PCPTUNE_RECORD_BROKEN : 0;
+	s->broken = false;
+	return true;
+}

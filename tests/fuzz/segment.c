@@ -93,6 +93,22 @@ static void look_at_everything(struct segreader *sr, struct segreader_info *info
 		(void)segreader_desc(sr, i, &desc);
 }
 
+/* Whatever is there: a record that no function of tracker.h has trouble with, or none. */
+static void read_records(struct segreader *sr, uint32_t n)
+{
+	struct pcptune_record r;
+	struct pcptune_band sum;
+
+	pcptune_band_init(&sum);
+	for (uint32_t i = 0; i < n; i++) {
+		if (!segreader_record(sr, i, &r))
+			continue;
+		MUST(r.index == i && r.band.n < PCPTUNE_BAND_STACK);
+		pcptune_band_merge(&sum, &r.band);
+		pcptune_band_traffic(&r.band, 100, 50, NULL);
+	}
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const struct segreader_limits limits = {.max_cpus = MAX_CPUS, .max_bytes = 1 << 20};
@@ -122,6 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	segreader_rebase(sr);
 	sample_all(sr, info.n_zones * info.n_cpus);
 	look_at_everything(sr, &info);
+	read_records(sr, info.n_zones * info.n_cpus);
 	segreader_control_write(sr, info.n_zones * info.n_cpus - 1, &control, &seq);
 	segreader_control_read(sr, 0, &control, &seq, &ack);
 	segreader_lease(sr, 1);

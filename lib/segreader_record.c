@@ -2,7 +2,7 @@
 /*
  * Records of the band tracker out of a segment, without waiting for the target.
  *
- * The protocol is that of pcptune/segment.h: we store a new cut, fence, and see the lock of the
+ * The protocol is that of pcptune/segment.h: we store a new cut, and then see the lock of the
  * lists free once; from then on the half that carries the cut before stands still, be it that the
  * target moved on to the other one or that it has nothing to write. So one copy is enough, and a
  * target at rest has to do nothing. Where the lock is not seen free within some tries (its holder
@@ -18,9 +18,8 @@
 
 #include "lib/segreader_private.h"
 
-#define LOAD(p)	   __atomic_load_n((p), __ATOMIC_RELAXED)
-#define ACQUIRE(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
-#define TRIES	   200
+#define LOAD(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define TRIES	200
 
 /* Asks for the cut, unless that was done. */
 static void ask(struct pcptune_ctl *ctl, struct record_state *s)
@@ -37,15 +36,14 @@ static void ask(struct pcptune_ctl *ctl, struct record_state *s)
 	}
 	s->known = s->asked = true;
 	s->cut = cut + 1;
-	__atomic_store_n(&ctl->cut, s->cut, __ATOMIC_RELAXED);
-	/* the target stores its lock, and then loads the cut */
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	/* in one order with our look at the lock, which the target stores before it loads the cut */
+	__atomic_store_n(&ctl->cut, s->cut, __ATOMIC_SEQ_CST);
 }
 
 static bool seen_free(const struct pcptune_cpu_block *b)
 {
 	for (int i = 0; i < TRIES; i++)
-		if (!ACQUIRE(&b->pcp.lock))
+		if (!__atomic_load_n(&b->pcp.lock, __ATOMIC_SEQ_CST))
 			return true;
 	return false;
 }

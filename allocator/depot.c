@@ -161,28 +161,45 @@ uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uin
 	return n - left;
 }
 
+/* Of n places from `at` on, those before a ring of mask + 1 places begins anew. */
+static inline uint32_t straight(uint32_t at, uint32_t mask, uint32_t n)
+{
+	uint32_t left = mask + 1 - (at & mask);
+
+	return n < left ? n : left;
+}
+
 /*
- * What does not change is kept in locals, here and in push_all(): the compiler can not know that
- * the words which are written are none of those.
+ * What does not change is kept in locals, here and in push_straight(): the compiler can not know
+ * that the words which are written are none of those.
  */
+static void fetch_straight(const struct pcpa_zone *z, const uint32_t *from, uint64_t *to,
+			   uint32_t n, uint16_t tag)
+{
+	struct pcpa_page *pages = z->pages;
+	uintptr_t base = z->base;
+
+	for (const uint32_t *end = from + n; from < end; from++) {
+		uint32_t pfn = *from;
+
+		*to++ = base + ((uintptr_t)pfn << PCPTUNE_PAGE_SHIFT);
+		__atomic_store_n(&pages[pfn].tag, tag, __ATOMIC_RELEASE);
+	}
+}
+
 static void fetch_claimed(struct pcpa_zone *z, uint32_t n, const struct pcpa_places *to,
 			  const struct pcpa_claim *claim, uint16_t tag)
 {
-	uint32_t m = claim->n, from = claim->from, mask = claim->mask;
-	uint32_t at = to->at + n - m, ring_mask = to->mask, pfn;
-	const uint32_t *numbers = claim->pfn;
-	struct pcpa_page *pages = z->pages;
-	uint64_t *ring = to->ring;
-	uintptr_t base = z->base;
+	uint32_t rest = claim->n - 1, from = claim->from, at = to->at + n - claim->n, m, pfn;
 
-	for (uint32_t i = 0; i < m - 1; i++) {
-		pfn = numbers[(from + i) & mask];
-		ring[(at + i) & ring_mask] = base + ((uintptr_t)pfn << PCPTUNE_PAGE_SHIFT);
-		__atomic_store_n(&pages[pfn].tag, tag, __ATOMIC_RELEASE);
+	for (; rest; rest -= m, from += m, at += m) {
+		m = straight(at, to->mask, straight(from, claim->mask, rest));
+		fetch_straight(z, &claim->pfn[from & claim->mask], &to->ring[at & to->mask], m,
+			       tag);
 	}
-	pfn = numbers[(from + m - 1) & mask];
-	*place_of(to, n - 1, n) = base + ((uintptr_t)pfn << PCPTUNE_PAGE_SHIFT);
-	__atomic_store_n(&pages[pfn].tag, tag, __ATOMIC_RELEASE);
+	pfn = claim->pfn[from & claim->mask];
+	*place_of(to, n - 1, n) = (uintptr_t)pcpa_page_address(z, pfn);
+	__atomic_store_n(&z->pages[pfn].tag, tag, __ATOMIC_RELEASE);
 }
 
 void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
@@ -282,40 +299,70 @@ static inline bool is_sound(struct pcpa_zone *z, uint32_t pfn, unsigned order, u
 	return false;
 }
 
-/* What push_all() needs of zone and stack, where the compiler keeps it in registers. */
+/* Where push_all() is, and what it needs. */
 struct pushing {
 	struct pcpa_zone *z;
-	struct pcpa_page *pages;
-	uint32_t *pfn;
-	uint32_t top, mask;
+	struct stack *s;
+	uint32_t top;
 	unsigned order;
-	uint16_t tag, in_depot;
+	uint16_t tag;
 };
 
-static inline void push_one(struct pushing *p, uint32_t pfn)
+static inline bool comes_in(const struct pushing *p, struct pcpa_page *page, uint16_t tag,
+			    uint16_t in_depot)
 {
-	if (__builtin_expect(pcpa_get(&p->pages[pfn].tag) != p->tag, 0)) {
-		pcpa_zone_keep_bad(p->z, pcpa_page_address(p->z, pfn), p->order);
-		return;
+	if (__builtin_expect(pcpa_get(&page->tag) != tag, 0)) {
+		pcpa_zone_keep_bad(p->z, pcpa_page_address(p->z, (uint32_t)(page - p->z->pages)),
+				   p->order);
+		return false;
 	}
-	__atomic_store_n(&p->pages[pfn].tag, p->in_depot, __ATOMIC_RELEASE);
-	p->pfn[p->top++ & p->mask] = pfn;
+	__atomic_store_n(&page->tag, in_depot, __ATOMIC_RELEASE);
+	return true;
+}
+
+static void push_picked(struct pushing *p, const uint32_t *pfn, uint32_t n)
+{
+	uint16_t in_depot = pcpa_tag(PCPA_IN_DEPOT, p->order);
+
+	for (uint32_t i = 0; i < n; i++)
+		if (comes_in(p, &p->z->pages[pfn[i]], p->tag, in_depot))
+			p->s->pfn[p->top++ & p->s->mask] = pfn[i];
+}
+
+/* Neither the ring nor the stack begins anew within these. */
+static void push_straight(struct pushing *p, const uint64_t *from, uint32_t n)
+{
+	uint32_t *first = &p->s->pfn[p->top & p->s->mask], *to = first;
+	uint16_t tag = p->tag, in_depot = pcpa_tag(PCPA_IN_DEPOT, p->order);
+	struct pcpa_page *pages = p->z->pages;
+	uintptr_t base = p->z->base;
+
+	for (const uint64_t *end = from + n; from < end; from++) {
+		uint32_t pfn = (uint32_t)((*from - base) >> PCPTUNE_PAGE_SHIFT);
+
+		if (comes_in(p, &pages[pfn], tag, in_depot))
+			*to++ = pfn;
+	}
+	p->top += (uint32_t)(to - first);
 }
 
 /* Places [i, end), for which there is room. */
 static void push_all(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,
 		     const struct pcpa_places *from, uint32_t i, uint32_t end)
 {
-	struct pushing p = {z,	     z->pages, s->pfn, s->bottom + s->n,
-			    s->mask, order,    tag,    pcpa_tag(PCPA_IN_DEPOT, order)};
-	uint32_t at = from->at, ring_mask = from->mask, n_picked = from->n_picked;
-	const uint64_t *ring = from->ring;
-	uintptr_t base = z->base;
+	struct pushing p = {z, s, s->bottom + s->n, order, tag};
+	uint32_t picked = end < from->n_picked ? end : from->n_picked, m;
 
-	for (; i < end && i < n_picked; i++)
-		push_one(&p, from->picked[i]);
-	for (; i < end; i++)
-		push_one(&p, (uint32_t)((ring[(at + i) & ring_mask] - base) >> PCPTUNE_PAGE_SHIFT));
+	if (i < picked) {
+		push_picked(&p, from->picked + i, picked - i);
+		i = picked;
+	}
+	for (; i < end; i += m) {
+		uint32_t at = from->at + i;
+
+		m = straight(at, from->mask, straight(p.top, s->mask, end - i));
+		push_straight(&p, &from->ring[at & from->mask], m);
+	}
 	pcpa_put(&s->n, p.top - s->bottom);
 }
 

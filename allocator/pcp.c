@@ -860,7 +860,8 @@ void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
 
 /*
  * These are not seen to end a run of frees: the mark of the last pop goes where it was, seen from
- * the head. It is a number for the rules, and may be off by what others did.
+ * the head. It is a number for the rules, and may be off by what others did. (Under the lock, since
+ * of a list that is a locked one by now it is something else.)
  */
 static size_t bulk_by_sections(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t slot,
 			       unsigned order, size_t n, void **blocks)
@@ -871,7 +872,11 @@ static size_t bulk_by_sections(struct pcpa_zone *z, struct pcptune_cpu_block *b,
 
 	while (got < n && (blocks[got] = pcpa_sections_alloc(z, slot, order, pcpa_list_of(order))))
 		got++;
-	pcpa_put(&l->mark, (uint32_t)pcpa_get(&l->word) - since);
+	if (pcpa_pcp_try(b)) {
+		if (pcpa_by_sections(b))
+			pcpa_put(&l->mark, (uint32_t)pcpa_get(&l->word) - since);
+		pcpa_pcp_leave(b);
+	}
 	__atomic_fetch_add(&pcpa_words(b)->calm, (uint32_t)got, __ATOMIC_RELAXED);
 	return got;
 }

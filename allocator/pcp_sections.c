@@ -407,7 +407,8 @@ bool pcpa_sections_passed(unsigned order)
 	t = pcpa_track_of(b);
 	if (!t || !at_edge(b, order, t) || !pcpa_pcp_try(b))
 		return false;
-	if (at_edge(b, order, t)) {
+	/* and not a locked list meanwhile */
+	if (pcpa_by_sections(b) && at_edge(b, order, t)) {
 		pcpa_track_take(t, b);
 		lift(b, order);
 		if (!window_at_once(b, order, t))

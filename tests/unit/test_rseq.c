@@ -676,8 +676,8 @@ static void fences_refused_later(void **state)
 static void late_child(void)
 {
 	struct pcpa_zone *z = &pcpa_heap.zones[0];
+	void *block, *blocks[8];
 	uint32_t slot, cpus;
-	void *block;
 
 	two_cpus();
 	migrate(0);
@@ -696,7 +696,11 @@ static void late_child(void)
 		block = pcpa_sections_alloc(z, slot, 0, 0);
 		CHECK(block);
 		pcpa_sections_free(z, slot, 0, 0, block);
+		pcpa_sections_passed(0);
+		CHECK(pcpa_pcp_alloc_bulk(z, slot, 0, 8, blocks) == 8);
 		pcpa_fast.n_cpus = 0;
+		for (int k = 0; k < 8; k++)
+			pcpa_free(blocks[k], 0);
 		CHECK_AUDIT();
 		pcpa_free(pcpa_alloc(0), 0);
 		CHECK_AUDIT();

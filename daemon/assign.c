@@ -19,6 +19,7 @@
 #include "daemon/assign.h"
 #include "daemon/decide.h"
 #include "daemon/journal.h"
+#include "daemon/record.h"
 #include "daemon/say.h"
 
 struct starting {
@@ -90,6 +91,7 @@ static void put(struct target *t, const struct choice *c, struct policy_instance
 	t->breaches = 0;
 	t->fresh = true;
 	t->rest_until_us = 0;
+	recorder_retime(t);
 	snprintf(t->policy_why, sizeof(t->policy_why), "%s", c->why);
 	journal_assignment(t->d->journal, t);
 }

@@ -34,6 +34,8 @@
 #define ENDS_MAX       1024u
 #define EVENTS_MAX     64u
 #define STATE_EVERY    2000u /* samples of a target */
+#define RECORDS_ROW    4096u /* bytes; a row of records waits for so many, or for so long */
+#define RECORDS_AGE_US 10000000u
 
 struct queued {
 	int64_t decision;
@@ -563,6 +565,23 @@ static void write_chunk(struct journal *j, struct target *t)
 	j->txn_samples += totals.n_samples;
 }
 
+/*
+ * What a policy saw is written with the sample that it came with. Other records wait for more of
+ * them, so that there are not many small rows.
+ */
+static void write_records(struct journal *j, struct target *t, bool now)
+{
+	struct records_writer *w = &t->records;
+
+	if (!w->n)
+		return;
+	if (!now && !policy_record_ms(t->active.module) && w->len < RECORDS_ROW &&
+	    boot_us() - t->records_since_us < RECORDS_AGE_US)
+		return;
+	if (wrote(j, logstore_records_add(j->ls, t->log_id, logstamp_now(), w)))
+		records_reset(w);
+}
+
 static void write_inflight(struct journal *j, struct target *t)
 {
 	for (uint32_t i = 0; i < t->n_inflight; i++) {
@@ -593,6 +612,7 @@ void journal_gathered(struct journal *j, struct target *t)
 	if (!j->open || !target_ready(j, t))
 		return;
 	write_chunk(j, t);
+	write_records(j, t, false);
 	write_runs(j, t);
 	write_inflight(j, t);
 	write_effects(j, t);
@@ -604,6 +624,7 @@ void journal_before_assignment(struct journal *j, struct target *t)
 {
 	if (t->log_assignment && write_soon(j) && target_ready(j, t)) {
 		write_chunk(j, t);
+		write_records(j, t, true);
 		write_runs(j, t);
 	}
 	t->n_done_runs = 0;
@@ -634,6 +655,8 @@ void journal_target_end(struct journal *j, struct target *t, const char *how)
 	if (t->log_id && write_soon(j)) {
 		if (t->pi)
 			journal_gathered(j, t);
+		if (target_ready(j, t))
+			write_records(j, t, true);
 		wrote(j, logstore_target_end(j->ls, t->log_id, logstamp_now(), how));
 	} else if (t->log_id && j->n_ends < ENDS_MAX) {
 		struct queued_end *e = &j->ends[j->n_ends++];
@@ -690,6 +713,20 @@ void journal_sample(struct journal *j, struct target *t, const struct pcptune_sa
 	t->broken = true;
 }
 
+void journal_records(struct journal *j, struct target *t, const struct log_record *r, uint32_t n)
+{
+	if (j->state == JOURNAL_OFF || !target_ready(j, t))
+		return;
+	if (!t->records.n)
+		t->records_since_us = boot_us();
+	for (uint32_t i = 0; i < n; i++) {
+		/* a policy that saw it could not be replayed without it */
+		if (records_add(&t->records, &r[i]) < 0 && r[i].given)
+			t->broken = true;
+	}
+	t->gathered = true;
+}
+
 static void limits_of(struct log_limits *to, const struct limits *from)
 {
 	to->high = from->high;
@@ -740,6 +777,7 @@ void journal_lose_decisions(struct journal *j, struct target *t, uint32_t n)
 	if (len)
 		j->lost_samples += totals.n_samples;
 	encoder_reset(t->enc);
+	records_reset(&t->records);
 	j->lost_decisions += n;
 	t->broken = true;
 }
@@ -772,6 +810,10 @@ static void mend_target(struct journal *j, struct target *t)
 		write_chunk(j, t); /* gathered before the hole */
 	else
 		encoder_reset(t->enc);
+	if (old_rows && t->log_assignment)
+		write_records(j, t, true);
+	else
+		records_reset(&t->records);
 	write_own_assignment(j, t, "the log can be written again");
 	write_state(j, t);
 	t->n_done_runs = 0;

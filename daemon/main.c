@@ -29,6 +29,7 @@
 #include "daemon/ctl.h"
 #include "daemon/decide.h"
 #include "daemon/journal.h"
+#include "daemon/record.h"
 #include "daemon/reload.h"
 #include "daemon/sample.h"
 #include "daemon/say.h"
@@ -580,6 +581,7 @@ static void stop(struct run *r)
 		event_base_free(d->base);
 	claim_free(r->claim);
 	decide_free();
+	record_free();
 	free(d->targets);
 }
 

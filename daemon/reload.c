@@ -13,6 +13,7 @@
 #include "daemon/assign.h"
 #include "daemon/effect.h"
 #include "daemon/journal.h"
+#include "daemon/record.h"
 #include "daemon/reload.h"
 #include "daemon/say.h"
 #include "daemon/target.h"
@@ -123,6 +124,8 @@ static void take_over(struct daemon *d, struct config *c, struct choices *choice
 		journal_reconfigure(d->journal);
 	if (old->log.effect_samples != c->log.effect_samples)
 		new_effects(d);
+	for (size_t i = 0; i < d->n_targets; i++)
+		recorder_retime(d->targets[i]);
 	for (size_t i = 0; i < d->n_targets; i++)
 		n += choose_again(d->targets[i]);
 	targets_lease(d);

@@ -19,6 +19,7 @@
 #include "daemon/decide.h"
 #include "daemon/effect.h"
 #include "daemon/journal.h"
+#include "daemon/record.h"
 #include "daemon/sample.h"
 #include "daemon/say.h"
 #include "daemon/summary.h"
@@ -127,12 +128,18 @@ static void fill(struct target *t, struct pcptune_sample *s, uint32_t n_active, 
 
 static void emit(struct target *t, uint32_t n_active, uint64_t now, uint64_t mem_available)
 {
+	const struct log_record *records = NULL;
 	struct pcptune_sample s;
+	uint32_t n_records = 0;
 
 	fill(t, &s, n_active, now, mem_available);
 	count_held(t, n_active);
 	count_waits(t, n_active, s.cpu_us, now);
 	effects_sample(t->effects, t->cpus, t->active_cpus, n_active);
+	if (record_due(t, now))
+		n_records = record_take(t, &s, &records);
+	if (n_records)
+		journal_records(t->d->journal, t, records, n_records);
 	decide(t, &s);
 }
 
@@ -156,6 +163,15 @@ static void sample_target(struct sampler *sp, struct target *t, uint64_t now, bo
 	emit(t, n, now, sp->mem_available);
 }
 
+static void last_records(struct target *t)
+{
+	const struct log_record *r;
+	uint32_t n = record_rest(t, true, &r);
+
+	for (; n; n = record_rest(t, false, &r))
+		journal_records(t->d->journal, t, r, n);
+}
+
 void sample_last(struct target *t)
 {
 	uint64_t now = boot_us();
@@ -164,10 +180,11 @@ void sample_last(struct target *t)
 	decide_no_more(t);
 	n = segreader_sample(t->sr, t->cpus, t->active_cpus);
 
-	if (!n && t->seq)
-		return;
-	apply_hold_all(t);
-	emit(t, n, now, t->d->sampler ? t->d->sampler->mem_available : 0);
+	if (n || !t->seq) {
+		apply_hold_all(t);
+		emit(t, n, now, t->d->sampler ? t->d->sampler->mem_available : 0);
+	}
+	last_records(t);
 }
 
 /* ---- the timers ---- */

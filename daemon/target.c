@@ -16,6 +16,7 @@
 #include "daemon/decide.h"
 #include "daemon/effect.h"
 #include "daemon/journal.h"
+#include "daemon/record.h"
 #include "daemon/sample.h"
 #include "daemon/say.h"
 #include "daemon/summary.h"
@@ -35,6 +36,8 @@ static void target_free(struct target *t)
 	choice_clear(&t->configured);
 	choice_clear(&t->previous);
 	encoder_free(t->enc);
+	recorder_free(t->rec);
+	records_free(&t->records);
 	effects_free(t->effects);
 	if (t->sr)
 		segreader_close(t->sr);
@@ -213,6 +216,10 @@ static int target_parts(struct daemon *d, struct target *t, char *why)
 		return -ENOMEM;
 	}
 	start_counting(t);
+	if (recorder_new(t, !t->reconnect, &t->rec) < 0) {
+		snprintf(why, POLICY_WHY, "the daemon has no memory for %u CPU slots", t->n);
+		return -ENOMEM;
+	}
 	cpu_clock_open(t);
 	apply_baseline(t);
 	choice_copy(&t->configured, choices_match(d->choices, d->config, t->info.name, t->uid));

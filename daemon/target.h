@@ -3,8 +3,9 @@
  * A target: one attached process, its segment, its policy, and what the daemon knows of each of
  * its CPUs.
  *
- * Written by: attach.c (life), sample.c (samples, windows), decide.c (runs of no change, kept),
- * assign.c (policy), apply.c (words, marks, inflight), effect.c (buckets, effects), journal.c (log rows).
+ * Written by: attach.c (life), sample.c (samples, windows), record.c (records),
+ * decide.c (runs of no change, kept), assign.c (policy), apply.c (words, marks, inflight),
+ * effect.c (buckets, effects), journal.c (log rows).
  */
 #ifndef PCPTUNE_DAEMON_TARGET_H
 #define PCPTUNE_DAEMON_TARGET_H
@@ -15,6 +16,7 @@
 #include "daemon/daemon.h"
 #include "lib/codec.h"
 #include "lib/logstore.h"
+#include "lib/records.h"
 #include "lib/segreader.h"
 
 enum mark_flags {
@@ -59,6 +61,7 @@ struct totals {
 };
 
 struct effects;	 /* effect.c */
+struct recorder; /* record.c */
 struct starting; /* assign.c */
 struct tag;	 /* summary.c */
 
@@ -113,6 +116,10 @@ struct target {
 	uint64_t seq, last_us, last_cpu_us, cpu_us, cpu_us_base;
 	bool cpu_known, gap;
 	clockid_t cpu_clock;
+	struct recorder *rec;
+	uint64_t record_due_us;	       /* boot clock; UINT64_MAX: never */
+	struct records_writer records; /* not in the log yet, since records_since_us */
+	uint64_t records_since_us;
 	struct pcptune_encoder *enc;
 	uint64_t chunk_due_us;	       /* boot clock */
 	bool gathered;		       /* there is something to write */

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "eval/given.h"
 #include "eval/replay.h"
 #include "policies/host.h"
 
@@ -62,9 +63,11 @@ struct run {
 	size_t n_ds, at;
 	struct policy_instance *pi;
 	struct pcptune_decoder *dec;
-	uint64_t next;	/* sample that continues the chain */
-	bool in_step;	/* the instance is as the daemon's was */
-	uint64_t holes; /* breaks of the chain */
+	bool records;	    /* the policy asks for them */
+	struct given given; /* ... and those of the chunk at hand */
+	uint64_t next;	    /* sample that continues the chain */
+	bool in_step;	    /* the instance is as the daemon's was */
+	uint64_t holes;	    /* breaks of the chain */
 	int error;
 };
 
@@ -330,9 +333,21 @@ static void lose_step(struct run *r, uint64_t seq)
 	r->in_step = false;
 }
 
+static void lose_records(struct run *r, uint64_t seq)
+{
+	if (r->in_step)
+		say(r->v,
+		    "target %" PRId64 " %s, policy %s: the records that came with sample %" PRIu64
+		    " were merged; going on at the next saved state",
+		    r->target->id, r->target->name, r->a->policy, seq);
+	r->holes += r->in_step;
+	r->in_step = false;
+}
+
 static int feed(struct run *r, const struct pcptune_sample *s)
 {
 	char why[POLICY_WHY] = "";
+	struct pcptune_sample with;
 	struct host_answer a;
 	int e;
 
@@ -347,12 +362,17 @@ static int feed(struct run *r, const struct pcptune_sample *s)
 		lose_step(r, s->seq);
 	if (!r->in_step)
 		r->in_step = load_state(r, s->seq - 1);
+	if (r->records && s->seq <= r->given.merged_to)
+		lose_records(r, s->seq);
 	r->next = s->seq + 1;
 	if (r->error)
 		return r->error;
 	if (!r->in_step)
 		return 0;
-	e = policy_instance_decide(r->pi, s, &a, why);
+	with = *s;
+	if (r->records)
+		given_to(&r->given, &with);
+	e = policy_instance_decide(r->pi, &with, &a, why);
 	if (e && e != -EPROTO && e != -ESTALE)
 		return e;
 	r->v->res->samples++;
@@ -370,8 +390,11 @@ static int on_chunk(const struct chunk_totals *totals, struct logstamp t, const 
 	(void)t;
 	if (totals->seq_first >= r->seq_end)
 		return 1;
+	e = r->records ? given_load(&r->given, r->v->ls, r->target->id, totals->seq_first,
+				    totals->seq_last)
+		       : 0;
 	decoder_begin(r->dec, data, len);
-	while ((e = decoder_next(r->dec, &s)) == 1) {
+	while (!e && (e = decoder_next(r->dec, &s)) == 1) {
 		e = feed(r, s);
 		if (e)
 			break;
@@ -402,6 +425,7 @@ static int open_instance(struct run *r, char *why)
 	if (e)
 		return e;
 	version = policy_desc(m)->version;
+	r->records = policy_record_ms(m) != 0;
 	if (strcmp(version, r->a->version) != 0) {
 		snprintf(why, POLICY_WHY, "the log was written by version %s, at hand is %s",
 			 r->a->version, version);
@@ -441,6 +465,7 @@ static int run_assignment(struct run *r)
 	}
 	policy_instance_free(r->pi);
 	decoder_free(r->dec);
+	given_free(&r->given);
 	if (r->error)
 		return r->error;
 	return e == -ENOMEM || (e < 0 && r->pi) ? e : 0;

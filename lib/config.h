@@ -72,7 +72,7 @@ struct config {
 	struct {
 		bool enabled, required;
 		char *path; /* never NULL: the default is filled in */
-		int64_t max_bytes, chunk_ms;
+		int64_t max_bytes, chunk_ms, record_ms;
 		bool full_sync;
 		int64_t effect_samples; /* outcome is measured over so many samples */
 	} log;

@@ -62,6 +62,10 @@ const struct config_key config_keys[] = {
 	{"log.chunk_ms", CONFIG_INT, "ms", 0, 60000, "1000", NULL, true,
 	 "Samples are gathered for so long before they are written; a decision writes them at "
 	 "once.", C(log.chunk_ms)},
+	{"log.record_ms", CONFIG_INT, "ms", 0, 600000, "10000", NULL, true,
+	 "A record of what the lists of each active CPU did, for pcptune curve and eval, is taken once "
+	 "in so long, or as often as the policy asks; 0: for policies that ask only.",
+	 C(log.record_ms)},
 	{"log.full_sync", CONFIG_BOOL, "", 0, 1, "false", NULL, false,
 	 "Decisions survive a loss of power, too, at the cost of a disk flush for each.",
 	 C(log.full_sync)},

@@ -40,6 +40,11 @@ static int add(struct logstore *ls, int64_t target, int level, int64_t bucket, s
 int logstore_records_add(struct logstore *ls, int64_t target, struct logstamp t,
 			 const struct records_writer *w)
 {
+	if (ls->held_up && !ls->broken)
+		return logstore_fail_text(ls, -ENOSPC,
+					  "%s: a reader keeps the journal from being emptied; "
+					  "records are not written until it ends",
+					  ls->path);
 	return add(ls, target, 0, 0, t, w);
 }
 

@@ -21,7 +21,7 @@
 
 #define RECORDS_VERSION 1u
 #define N_FIXED		26u
-/* Longest record: fixed fields, turning points, and three numbers a bucket. */
+/* Longest record: fixed fields, turning points, three numbers a bucket; a varint is stored by 8. */
 #define RECORD_MAX ((size_t)VARINT_MAX * (N_FIXED + PCPTUNE_BAND_STACK + 3 * PCPTUNE_BAND_BUCKETS))
 #define MERGE_CPUS 128u /* unpacked at a time */
 
@@ -173,33 +173,25 @@ static uint8_t *put_settings(const struct log_record *r, uint32_t presence, uint
 	return p;
 }
 
-static int make_room(struct records_writer *w)
+static int make_room(struct records_writer *w, size_t more)
 {
-	size_t need = w->len + 1 + RECORD_MAX, room = need + w->len / 2;
-	uint8_t *more;
+	size_t need = w->len + more, room = w->room ? w->room : 256;
+	uint8_t *grown;
 
 	if (need <= w->room)
 		return 0;
-	more = realloc(w->data, room);
-	if (!more)
+	while (room < need)
+		room *= 2;
+	grown = realloc(w->data, room);
+	if (!grown)
 		return -ENOMEM;
-	w->data = more;
+	w->data = grown;
 	w->room = room;
 	return 0;
 }
 
-int records_add(struct records_writer *w, const struct log_record *r)
+static uint8_t *put_record(const struct log_record *r, uint32_t presence, uint8_t *p)
 {
-	uint32_t presence = presence_of(r);
-	uint8_t *p;
-
-	if (!sane(r))
-		return -ERANGE;
-	if (make_room(w))
-		return -ENOMEM;
-	p = w->data + w->len;
-	if (!w->len)
-		*p++ = RECORDS_VERSION;
 	p = varint_put(p, presence);
 	p = varint_put(p, r->r.index);
 	p = varint_put(p, r->seq);
@@ -207,8 +199,22 @@ int records_add(struct records_writer *w, const struct log_record *r)
 	p = varint_put(p, r->r.dt_us);
 	p = put_settings(r, presence, p); /* before the counts, which follow from batch */
 	p = put_counts(r, presence, p);
-	p = put_band(&r->r.band, presence, p);
-	w->len = (size_t)(p - w->data);
+	return put_band(&r->r.band, presence, p);
+}
+
+int records_add(struct records_writer *w, const struct log_record *r)
+{
+	uint8_t packed[1 + RECORD_MAX], *p = packed;
+
+	if (!sane(r))
+		return -ERANGE;
+	if (!w->len)
+		*p++ = RECORDS_VERSION;
+	p = put_record(r, presence_of(r), p);
+	if (make_room(w, (size_t)(p - packed)))
+		return -ENOMEM;
+	memcpy(w->data + w->len, packed, (size_t)(p - packed));
+	w->len += (size_t)(p - packed);
 	w->seq_first = !w->n || r->seq < w->seq_first ? r->seq : w->seq_first;
 	w->seq_last = !w->n || r->seq > w->seq_last ? r->seq : w->seq_last;
 	w->time_us = !w->n || r->time_us > w->time_us ? r->time_us : w->time_us;

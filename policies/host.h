@@ -68,6 +68,8 @@ int policy_load(const char *name, const char *path, struct policy_module **ret, 
 struct policy_module *policy_ref(struct policy_module *m);
 void policy_unref(struct policy_module *m); /* the code stays mapped: see host.c */
 const struct pcptune_policy *policy_desc(const struct policy_module *m);
+/* The policy wants a record of each active CPU about once in so many ms; 0: none. */
+uint32_t policy_record_ms(const struct policy_module *m);
 const char *policy_file(const struct policy_module *m);
 
 /* Can a policy have this name? A letter, then letters, digits, - and _; at most 31; lower case. */

@@ -26,6 +26,7 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+#include <pcptune/packed.h>
 #include <pcptune/segment.h>
 
 #define MODEL_ENOUGH 1000u
@@ -49,7 +50,7 @@ struct fake {
 	char *base;
 	size_t bytes;
 	uint32_t n, n_cpus;
-	uint64_t cpus_off;
+	uint64_t cpus_off, tracks_off;
 	uint64_t steps;
 	int64_t *adopted; /* decisions taken over, in order */
 	size_t n_adopted, max_adopted;
@@ -64,6 +65,12 @@ static inline struct pcptune_cpu_block *fake_cpu(struct fake *f, uint32_t i)
 {
 	return (struct pcptune_cpu_block *)(void *)(f->base + f->cpus_off +
 						    (size_t)i * sizeof(struct pcptune_cpu_block));
+}
+
+static inline struct pcptune_track *fake_track(struct fake *f, uint32_t i)
+{
+	return (struct pcptune_track *)(void *)(f->base + f->tracks_off +
+						(size_t)i * sizeof(struct pcptune_track));
 }
 
 static inline uint64_t fake_ns(clockid_t clock)
@@ -162,7 +169,11 @@ static inline void fake_fill_header(struct fake *f, const struct fake_shape *s)
 	h->n_lists = PCPTUNE_N_LISTS;
 	memcpy(h->list_orders, orders, sizeof(orders));
 	memcpy(h->name, s->name, sizeof(h->name));
+	h->tracks_off = h->cpus_off + (uint64_t)f->n * h->cpu_stride;
+	h->track_stride = sizeof(struct pcptune_track);
+	h->grain = 16;
 	f->cpus_off = h->cpus_off;
+	f->tracks_off = h->tracks_off;
 	fake_desc((struct pcptune_desc *)(void *)(f->base + h->desc_off));
 }
 
@@ -190,6 +201,8 @@ static inline void fake_fill_zones(struct fake *f, const struct fake_shape *s)
 		b->pcp.rules = 4;
 		b->pcp.high_limit = 1u << 20;
 		b->pcp.lists = MODEL_LISTS;
+		pcptune_packed_init(&fake_track(f, i)->half[0], 0, 0);
+		fake_track(f, i)->half[1].tag = UINT32_MAX;
 	}
 }
 
@@ -199,7 +212,8 @@ static inline size_t fake_bytes(const struct fake_shape *s)
 	       fake_round(fake_desc(NULL) * sizeof(struct pcptune_desc)) +
 	       fake_round(sizeof(struct pcptune_proc_block)) +
 	       s->zones * sizeof(struct pcptune_zone_block) +
-	       (size_t)s->zones * s->cpus * sizeof(struct pcptune_cpu_block);
+	       (size_t)s->zones * s->cpus *
+		       (sizeof(struct pcptune_cpu_block) + sizeof(struct pcptune_track));
 }
 
 /* Makes the segment, sealed. 0 or -errno. */
@@ -343,6 +357,28 @@ static inline void fake_to_zone(struct pcptune_cpu_block *b, uint64_t step)
 	FAKE_ADD(&b->pcp.holds, 2);
 }
 
+/* The tracker: a burst is a swing, whose size differs from step to step. */
+static inline void fake_swing(struct fake *f, uint32_t i)
+{
+	struct pcptune_cpu_block *b = fake_cpu(f, i);
+	struct pcptune_track *t = fake_track(f, i);
+	uint32_t cut;
+
+	FAKE_PUT(&b->pcp.lock, 1);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	cut = FAKE_GET(&b->ctl.cut);
+	if (t->half[t->current].tag != cut) {
+		struct pcptune_packed *to = &t->half[!t->current];
+
+		pcptune_packed_init(to, t->x, cut);
+		t->current = !t->current;
+	}
+	pcptune_packed_push(&t->half[t->current],
+			    t->x - (int64_t)(MODEL_BURST + (f->steps * 37 + i * 11) % 500));
+	pcptune_packed_push(&t->half[t->current], t->x);
+	FAKE_PUT(&b->pcp.lock, 0);
+}
+
 /* One burst on CPU i. */
 static inline void fake_work(struct fake *f, uint32_t i)
 {
@@ -354,6 +390,7 @@ static inline void fake_work(struct fake *f, uint32_t i)
 	FAKE_PUT(&b->pcp.free_count, (uint32_t)(f->steps % 64));
 	if (high < MODEL_ENOUGH || (f->steps + i) % 16 == 0)
 		fake_to_zone(b, f->steps + i);
+	fake_swing(f, i);
 }
 
 static inline void fake_note(struct fake *f, uint64_t decision)

@@ -46,10 +46,10 @@ struct result {
 };
 
 static struct {
-	unsigned seconds, warm_up;
+	unsigned seconds, warm_up, record_ms;
 	const char *policy, *dir;
 	bool json, help;
-} opt = {20, 16, "contention", NULL, false, false};
+} opt = {20, 16, 10000, "contention", NULL, false, false};
 
 /* dir/name; ends the program when it does not fit */
 static const char *in_dir(const char *dir, const char *name, char *buf)
@@ -86,9 +86,10 @@ static bool write_config(const char *dir)
 	if (!f)
 		return false;
 	fprintf(f,
-		"socket = \"%s/sock\";\nlog = { path = \"%s/log.db\"; max_bytes = 4294967296L; };\n"
+		"socket = \"%s/sock\";\nlog = { path = \"%s/log.db\"; max_bytes = 4294967296L; "
+		"record_ms = %u; };\n"
 		"default = { policy = \"%s\"; };\n",
-		dir, dir, opt.policy);
+		dir, dir, opt.record_ms, opt.policy);
 	return !fclose(f);
 }
 
@@ -355,6 +356,8 @@ static const struct option_row {
 	{"seconds", "N", "measure for N seconds (20)", &opt.seconds, NULL, NULL, 1, 86400},
 	{"warm-up", "N", "let at least N seconds pass before (16)", &opt.warm_up, NULL, NULL, 0,
 	 86400},
+	{"record-ms", "N", "log.record_ms (10000); 0: no records", &opt.record_ms, NULL, NULL, 0,
+	 600000},
 	{"policy", "NAME", "policy of the targets (contention)", NULL, &opt.policy, NULL, 0, 0},
 	{"dir", "DIR", "where temporary directories are made ($TMPDIR, else /tmp)", NULL, &opt.dir,
 	 NULL, 0, 0},

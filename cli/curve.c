@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * `pcptune curve`: the traffic between lists and zone against high, for each CPU and in total, from
- * a trace or from the samples of a log (eval/walks.h).
+ * a trace, or from the records or, where it has none, the samples of a log (eval/walks.h).
  *
  * The points are at eight values of high an octave, from two batches to where nothing but the net
  * demand moves. What the numbers can not tell is said with them: that lists which share a count cost
@@ -193,6 +193,7 @@ static int keep_cpu(struct walks *w, int64_t cpu)
 			continue;
 		}
 		curve_free(&k->curve);
+		free(k->band);
 		free(k);
 	}
 	w->n = n;
@@ -212,7 +213,7 @@ static size_t highs(const struct walks *w, uint64_t *high)
 
 	for (size_t i = 0; i < w->n; i++) {
 		uint64_t batch = w->walk[i]->batch ? w->walk[i]->batch : 1;
-		uint64_t range = curve_range(&w->walk[i]->curve);
+		uint64_t range = walk_range(w->walk[i]);
 
 		least = 2 * batch < least ? 2 * batch : least;
 		most = range + 2 * batch > most ? range + 2 * batch : most;
@@ -339,6 +340,11 @@ static int print_json(const struct plot *p)
 	json_object_set_new(o, "whole", json_boolean(!p->cut[0]));
 	json_object_set_new(o, "seconds", json_real(p->seconds));
 	json_object_set_new(o, "lower_bound", json_true());
+	json_object_set_new(o, "basis",
+			    json_string(!p->w.from_log	    ? "calls"
+					: p->w.from_records ? "records"
+							    : "samples"));
+	json_object_set_new(o, "records", json_integer((json_int_t)p->w.records));
 	json_object_set_new(o, "samples", json_integer((json_int_t)p->w.samples));
 	json_object_set_new(o, "gaps", json_integer((json_int_t)p->w.gaps));
 	json_object_set_new(o, "lost", json_integer((json_int_t)p->w.lost));
@@ -431,11 +437,18 @@ static void print_caveats(const struct plot *p)
 	printf("\nA lower bound where several lists share the count: a refill comes when its own "
 	       "list is empty.\nBrackets are from lists that begin full to the most that is "
 	       "possible.\n");
-	if (p->w.from_log)
+	if (p->w.from_records)
+		printf("From %" PRIu64 " records of the swings of each CPU's lists.\n",
+		       p->w.records);
+	else if (p->w.from_log)
 		printf("Samples hold the sums of an interval, not the order of calls within it: "
 		       "the curve is that of\nthe net change, and the most is by how far calls "
 		       "may have strayed. A trace tells exactly.\n");
-	if (p->w.gaps || p->w.lost)
+	if (p->w.from_records && p->w.gaps)
+		printf("%" PRIu64 " records have a hole before them: nothing is counted there, and "
+		       "lists may have held\nanything up to high after it.\n",
+		       p->w.gaps);
+	else if (p->w.gaps || p->w.lost)
 		printf("%" PRIu64 " gaps in the log, %" PRIu64 " intervals of a CPU without "
 		       "numbers: nothing is counted there.\n",
 		       p->w.gaps, p->w.lost);
@@ -555,7 +568,7 @@ static int check(const struct args *a)
 	if (a->trace && a->db)
 		return cli_usage_error("--trace and --db: one of them");
 	if (a->trace && (a->from || a->to || a->target))
-		return cli_usage_error("--from, --to and --target are for a log");
+		return cli_usage_error("--from, --to and a target are for a log");
 	if (a->batch < 1 || a->batch > PCPTUNE_MAX_BATCH)
 		return cli_usage_error("--batch: 1 to %u pages", PCPTUNE_MAX_BATCH);
 	return -1;
@@ -589,8 +602,12 @@ int cmd_curve(int argc, char **argv)
 	struct args a = {.cpu = -1, .batch = BATCH_DEFAULT};
 	struct plot p = {.a = &a};
 	struct cli_rest rest;
-	int r = cli_parse(argc, argv, &a, 0, 0, &rest);
+	int r = cli_parse(argc, argv, &a, 0, 1, &rest);
 
+	if (r < 0 && rest.argc && a.target)
+		r = cli_usage_error("TARGET and --target: one of them");
+	else if (r < 0 && rest.argc)
+		a.target = rest.argv[0];
 	if (r < 0)
 		r = check(&a);
 	if (r >= 0)

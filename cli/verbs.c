@@ -57,8 +57,9 @@ const struct cli_verb cli_verbs[] = {
 	 "import reads lines of time_ns,cpu,order,blocks (\"-\": standard input); blocks > 0 were "
 	 "freed, < 0 allocated.\nexport writes them, to standard output unless OUT is given.\n",
 	 options_trace, cmd_trace, false},
-	{"curve", "show the traffic that any other high would have caused", "",
-	 "Of a trace, or of a log (that of the daemon unless --db names one).\n", options_curve,
+	{"curve", "show the traffic that any other high would have caused", "[TARGET]",
+	 "Of a program in the log of the daemon, or in the one that --db names (the busiest, when none\n"
+	 "is named), or of a trace.\n", options_curve,
 	 cmd_curve, false},
 	{"eval", "run policies over a trace and compare what they would have caused", "",
 	 "/floor, /static: pages moved, as multiples of the least possible and of the best fixed "

@@ -27,6 +27,7 @@ void walks_free(struct walks *w)
 {
 	for (size_t i = 0; i < w->n; i++) {
 		curve_free(&w->walk[i]->curve);
+		free(w->walk[i]->band);
 		free(w->walk[i]);
 	}
 	free(w->walk);
@@ -223,8 +224,11 @@ int walks_add_log(struct walks *w, struct logstore *ls, const struct log_target 
 			       .n_cpus = t->shape.n_cpus,
 			       .from_us = from_us,
 			       .to_us = to_us ? to_us : UINT64_MAX};
-	int r = decoder_new(t->shape.n_zones, t->shape.n_cpus, &c.dec);
+	int r = walks_add_records(w, ls, t, from_us, to_us, why);
 
+	if (r || w->records)
+		return r;
+	r = decoder_new(t->shape.n_zones, t->shape.n_cpus, &c.dec);
 	if (r) {
 		snprintf(why, WALKS_WHY, "target %lld: %s", (long long)t->id, strerror(-r));
 		return r;
@@ -251,6 +255,15 @@ static int by_place(const void *pa, const void *pb)
 	return (a->cpu > b->cpu) - (a->cpu < b->cpu);
 }
 
+/* Batches that grew: how much they take away is known where high did not move. */
+static void calibrate(struct walk *k)
+{
+	if (k->band && !k->breaks && k->high_least == k->high_most && k->high_now &&
+	    k->refilled + k->drained)
+		k->model = pcptune_band_calibrate(k->band, k->high_now, k->batch ? k->batch : 1,
+						  k->scale_max, k->refilled + k->drained);
+}
+
 int walks_seal(struct walks *w)
 {
 	int r = 0;
@@ -259,6 +272,8 @@ int walks_seal(struct walks *w)
 		qsort(w->walk, w->n, sizeof(*w->walk), by_place);
 	for (size_t i = 0; !r && i < w->n; i++)
 		r = curve_seal(&w->walk[i]->curve);
+	for (size_t i = 0; !r && i < w->n; i++)
+		calibrate(w->walk[i]);
 	return r;
 }
 
@@ -266,13 +281,40 @@ int walks_seal(struct walks *w)
 
 uint64_t walk_capacity(const struct walk *w, uint64_t high)
 {
+	if (w->model.batch)
+		return pcptune_band_model_capacity(&w->model, high);
 	return pcptune_band_capacity(high, w->batch ? w->batch : 1, w->refilled, w->refills,
 				     w->drained, w->drains);
+}
+
+static struct pcptune_band_traffic traffic(const struct walk *w, uint64_t capacity, uint64_t level)
+{
+	return w->band ? pcptune_band_traffic(w->band, capacity, level, NULL)
+		       : curve_traffic(&w->curve, capacity, level);
 }
 
 static uint64_t both(struct pcptune_band_traffic t)
 {
 	return t.refilled + t.drained;
+}
+
+uint64_t walk_pages(const struct walk *w, uint64_t capacity, uint64_t level)
+{
+	return both(traffic(w, capacity, level));
+}
+
+uint64_t walk_range(const struct walk *w)
+{
+	int64_t least, most;
+
+	if (!w->band)
+		return curve_range(&w->curve);
+	least = most = w->band->start;
+	for (uint32_t i = 0; i < w->band->n; i++) {
+		least = w->band->s[i] < least ? w->band->s[i] : least;
+		most = w->band->s[i] > most ? w->band->s[i] : most;
+	}
+	return pcptune_band_range(least, most);
 }
 
 /* What a walk may have cost at most, see the top. pages: of the curve, the worse beginning. */
@@ -281,6 +323,8 @@ static uint64_t walk_most(const struct walk *w, uint64_t capacity, uint64_t page
 	uint64_t heavy = 0, least = w->alloc_pages + w->free_pages;
 	unsigned i = WALK_STRAYS;
 
+	if (w->band)
+		return pages + w->breaks * capacity;
 	for (;;) {
 		uint64_t m = 0, rest;
 
@@ -304,17 +348,17 @@ static uint64_t walk_most(const struct walk *w, uint64_t capacity, uint64_t page
 void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret)
 {
 	uint64_t c = walk_capacity(w, high), batch = w->batch ? w->batch : 1, full;
-	struct pcptune_band_traffic t = curve_traffic(&w->curve, c, 0);
+	struct pcptune_band_traffic t = traffic(w, c, 0);
 	double br = w->refills ? (double)w->refilled / (double)w->refills : (double)batch;
 	double d = w->drains ? (double)w->drained / (double)w->drains : (double)batch;
 	double most = high > 2 * batch ? (double)(high - batch) : (double)batch;
 
 	br = fmax((double)batch, fmin(br, most));
 	d = fmax((double)batch, fmin(d, most));
-	full = both(curve_traffic(&w->curve, c, c));
+	full = walk_pages(w, c, c);
 	ret->high = high;
 	ret->pages = both(t);
-	ret->pages_least = full < ret->pages ? full : ret->pages;
+	ret->pages_least = less(full < ret->pages ? full : ret->pages, w->breaks * c);
 	ret->pages_most = walk_most(w, c, full > ret->pages ? full : ret->pages);
 	ret->locks = (double)t.refilled / br + (double)t.drained / d;
 }

@@ -3,9 +3,11 @@
  * Walks: the net position of the lists of each CPU, from a trace or from the samples of a log, and
  * what another high would have cost them.
  *
- * A trace gives the walk itself. Samples give only what was allocated and freed in each interval, so
- * the walk is known at their ends: it can not cost less than the walk through those points, and what
- * it can cost at most follows from how far it may have strayed in between (walk_most()).
+ * A trace gives the walk itself. So do the records of a log, reduced to its swings: where there are
+ * any, nothing else of the log is asked. Samples give only what was allocated and freed in each
+ * interval, so the walk is known at their ends: it can not cost less than the walk through those
+ * points, and what it can cost at most follows from how far it may have strayed in between
+ * (walk_most()).
  */
 #ifndef PCPTUNE_EVAL_WALKS_H
 #define PCPTUNE_EVAL_WALKS_H
@@ -32,6 +34,11 @@ struct walk {
 	uint64_t alloc_pages, free_pages; /* through lists */
 	uint64_t direct_pages; /* past them: orders without a list, lists that were held */
 	struct walk_stray stray[WALK_STRAYS];
+	struct pcptune_band *band; /* of records; NULL: the curve has it */
+	int64_t end;		   /* where the last record said that it ended */
+	uint64_t breaks;	   /* holes between records: what lists held there is not known */
+	uint32_t high_least, high_most, scale_max; /* over the records */
+	struct pcptune_band_model model;	   /* where high never moved; batch 0: none */
 	/* by a log: what was measured, and the settings at the end; high_now 0: not known */
 	uint32_t high_now, batch;
 	uint64_t refilled, refills, drained, drains;
@@ -40,10 +47,10 @@ struct walk {
 struct walks {
 	struct walk **walk; /* in order of zone and CPU once sealed */
 	size_t n;
-	bool from_log;
+	bool from_log, from_records;
 	uint64_t from_ns, to_ns; /* first and last event, or the intervals' ends */
-	uint64_t samples, gaps,
-		lost;	    /* of a log; lost: intervals of a CPU that could not be read */
+	/* of a log; lost: intervals of a CPU that could not be read */
+	uint64_t samples, records, gaps, lost;
 	uint64_t backwards; /* of a trace: rows earlier than the one before */
 };
 
@@ -56,6 +63,16 @@ int walks_add_trace(struct walks *w, struct trace_reader *t, uint32_t batch, cha
 /* Adds the samples of a target between two wall clock times (0, UINT64_MAX: all). */
 int walks_add_log(struct walks *w, struct logstore *ls, const struct log_target *t,
 		  uint64_t from_us, uint64_t to_us, char *why);
+/*
+ * As walks_add_log() begins: the records of the target alone, which may be none. One that does not
+ * meet the one before counts as a gap, and the walk goes on from where it was.
+ */
+int walks_add_records(struct walks *w, struct logstore *ls, const struct log_target *t,
+		      uint64_t from_us, uint64_t to_us, char *why);
+/* Pages both ways with lists of so many pages that begin with `level`. */
+uint64_t walk_pages(const struct walk *w, uint64_t capacity, uint64_t level);
+/* From the least position to the most. */
+uint64_t walk_range(const struct walk *w);
 /* Ends the gathering; needed before questions. 0 or -ENOMEM. */
 int walks_seal(struct walks *w);
 

@@ -341,6 +341,150 @@ static void from_and_to_choose_samples(void **state)
 	log_close(ls);
 }
 
+/* ---- records of the same calls ---- */
+
+/*
+ * Of so many calls each, the tracker cut in between; break_at: this one begins elsewhere. Rows of
+ * several records, as the daemon writes them. Measured is what lists of 100 pages moved.
+ */
+static void records_of_calls(struct logstore *ls, int64_t target, uint32_t every, uint32_t break_at)
+{
+	struct pcptune_band band[N_CPUS];
+	struct records_writer w = {0};
+	int64_t x[N_CPUS] = {0};
+	uint64_t seq = 0;
+
+	for (uint32_t c = 0; c < N_CPUS; c++) {
+		pcptune_band_init(&band[c]);
+		pcptune_band_push(&band[c], 0);
+	}
+	for (uint32_t at = 0; at < CALLS; at += every) {
+		seq++;
+		for (uint32_t i = at; i < at + every && i < CALLS; i++) {
+			x[calls[i].cpu] += calls[i].pages;
+			pcptune_band_push(&band[calls[i].cpu], x[calls[i].cpu]);
+		}
+		for (uint32_t c = 0; c < N_CPUS; c++) {
+			struct log_record r = {.seq = seq,
+					       .time_us = BOOT + seq * STEP_US,
+					       .parts = 1,
+					       .high = 101,
+					       .high_least = 101,
+					       .high_most = 101,
+					       .batch = 1};
+
+			r.r.index = c;
+			r.r.dt_us = STEP_US;
+			pcptune_band_cut(&band[c], &r.r.band);
+			if (seq == break_at) {
+				r.r.flags = PCPTUNE_RECORD_BROKEN;
+				r.r.band.start += 5000;
+				for (uint32_t i = 0; i < r.r.band.n; i++)
+					r.r.band.s[i] += 5000;
+			}
+			r.r.refilled = at ? 0 : truth(c, 100, 0) / 2;
+			r.r.drained = at ? 0 : truth(c, 100, 0) - r.r.refilled;
+			assert_int_equal(records_add(&w, &r), 0);
+		}
+		if (w.n < 60 && at + every < CALLS)
+			continue;
+		assert_int_equal(logstore_records_add(ls, target,
+						      (struct logstamp){BOOT + seq * STEP_US,
+									WALL + seq * STEP_US},
+						      &w),
+				 0);
+		records_reset(&w);
+	}
+	records_free(&w);
+}
+
+/* Where the histogram is exact, records are as good as the calls themselves. */
+static void records_tell_exactly(void **state)
+{
+	(void)state;
+	for (uint32_t habit = 1; habit < 3000; habit *= 7) {
+		char why[WALKS_WHY];
+		struct log_target t;
+		struct logstore *ls = log_open(&t);
+		struct walks w;
+
+		make_calls(habit, habit);
+		log_of_calls(ls, t.id, 500);
+		records_of_calls(ls, t.id, 500, 0);
+		walks_init(&w);
+		assert_int_equal(walks_add_log(&w, ls, &t, 0, 0, why), 0);
+		assert_int_equal(walks_seal(&w), 0);
+		assert_true(w.from_log && w.from_records && !w.gaps);
+		assert_int_equal(w.records, N_CPUS * CALLS / 500);
+		assert_int_equal(w.to_ns - w.from_ns, (uint64_t)CALLS / 500 * STEP_US * 1000);
+		for (uint32_t c = 0; c < N_CPUS; c++) {
+			assert_int_equal(w.walk[c]->high_now, 101);
+			for (uint32_t b = 2; b < 100; b++) {
+				uint64_t capacity = pcptune_band_edge(b);
+				uint64_t v = truth(c, (int64_t)capacity, 0);
+				uint64_t f = truth(c, (int64_t)capacity, (int64_t)capacity);
+				struct whatif p;
+
+				assert_int_equal(walk_pages(w.walk[c], capacity, 0), v);
+				assert_int_equal(walk_pages(w.walk[c], capacity, capacity), f);
+				walk_whatif(w.walk[c], capacity + 1, &p);
+				assert_int_equal(p.pages, v);
+				assert_int_equal(p.pages_least, v < f ? v : f);
+				assert_int_equal(p.pages_most, v > f ? v : f);
+			}
+		}
+		walks_free(&w);
+		log_close(ls);
+	}
+}
+
+/* A hole is no swing: what could be held there is the uncertainty, no more. */
+static void a_hole_between_records_widens_the_bracket(void **state)
+{
+	char why[WALKS_WHY];
+	struct log_target t;
+	struct logstore *ls = log_open(&t);
+	struct walks w;
+
+	(void)state;
+	make_calls(49, 49);
+	records_of_calls(ls, t.id, 500, 17);
+	walks_init(&w);
+	assert_int_equal(walks_add_log(&w, ls, &t, 0, 0, why), 0);
+	assert_int_equal(walks_seal(&w), 0);
+	/* the one that begins elsewhere, and the one after it, which meets it no more */
+	assert_int_equal(w.gaps, 2 * N_CPUS);
+	for (uint32_t c = 0; c < N_CPUS; c++) {
+		struct whatif p;
+
+		walk_whatif(w.walk[c], 65, &p);
+		assert_int_equal(p.pages, truth(c, 64, 0));
+		assert_int_equal(w.walk[c]->breaks, 2);
+		assert_true(p.pages_most >= p.pages + 128 && p.pages_most <= p.pages + 3 * 64);
+		assert_true(p.pages_least + 128 <= p.pages);
+	}
+	walks_free(&w);
+	log_close(ls);
+}
+
+static void from_and_to_choose_records(void **state)
+{
+	char why[WALKS_WHY];
+	struct log_target t;
+	struct logstore *ls = log_open(&t);
+	struct walks w;
+
+	(void)state;
+	make_calls(3, 10);
+	records_of_calls(ls, t.id, 100, 0);
+	walks_init(&w);
+	assert_int_equal(walks_add_log(&w, ls, &t, WALL + 5 * STEP_US, WALL + 9 * STEP_US, why), 0);
+	assert_int_equal(w.records, 5 * N_CPUS);
+	assert_int_equal(w.to_ns - w.from_ns, UINT64_C(500000000));
+	walks_free(&w);
+	log_close(ls);
+}
+
 /* ---- the knee ---- */
 
 static void the_knee_is_where_the_fall_ends(void **state)
@@ -367,6 +511,9 @@ int main(void)
 		cmocka_unit_test(more_pages_than_there_are),
 		cmocka_unit_test(a_log_brackets_the_truth),
 		cmocka_unit_test(from_and_to_choose_samples),
+		cmocka_unit_test(records_tell_exactly),
+		cmocka_unit_test(a_hole_between_records_widens_the_bracket),
+		cmocka_unit_test(from_and_to_choose_records),
 		cmocka_unit_test(the_knee_is_where_the_fall_ends),
 	};
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `pcptune eval`: policies over a trace, in a closed loop, beside what could have been done at best.
+ * `pcptune eval`: policies over a trace, in a closed loop, beside what could have been done at best;
+ * over logs: eval_log.c.
  *
  * Each policy is run with every combination of the values that --set gives its parameters. Rows come
  * in the order of the command line, whatever thread was first. What is not known is "-", in JSON
  * null: no number where there is none.
  */
-#include "cli/cli.h"
-#include "cli/combine.h"
+#include "cli/eval.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,39 +17,36 @@
 #include "eval/grid.h"
 #include "lib/text.h"
 
-#define JOBS_MAX     10000u
-#define POLICIES_MAX 32u
-#define MANAGED	     (1 << 20) /* pages: 4 GiB */
-#define THREADS_MAX  256
-
-struct args {
-	const char *trace, *policies, *policy_path;
-	struct cli_list set;
-	int64_t budget, managed, threads;
-	bool json;
-};
+#define MANAGED	    (1 << 20) /* pages: 4 GiB */
+#define THREADS_MAX 256
 
 const struct cli_option options_eval[] = {
 	{"trace", 't', "FILE", "trace to run them over", cli_set_string,
-	 offsetof(struct args, trace)},
-	{"policy", 'p', "A,B,...", "policies", cli_set_string, offsetof(struct args, policies)},
+	 offsetof(struct eval_args, trace)},
+	{"db", 'd', "PATH", "log whose records to run them over; may repeat", cli_set_list,
+	 offsetof(struct eval_args, db)},
+	{"target", 0, "TARGET", "of logs: id or name (all)", cli_set_string,
+	 offsetof(struct eval_args, target)},
+	{"policy", 'p', "A,B,...", "policies", cli_set_string,
+	 offsetof(struct eval_args, policies)},
 	{"set", 0, "A.KEY=V,...", "values of a parameter, each is tried; may repeat", cli_set_list,
-	 offsetof(struct args, set)},
+	 offsetof(struct eval_args, set)},
 	{"budget", 'b', "PAGES", "bound of the sum of high", cli_set_i64,
-	 offsetof(struct args, budget)},
+	 offsetof(struct eval_args, budget)},
 	{"managed", 'm', "PAGES", "size of the zone (1048576)", cli_set_i64,
-	 offsetof(struct args, managed)},
+	 offsetof(struct eval_args, managed)},
+	{"partial", 0, NULL, "of logs: sums for eval merge, as JSON", cli_set_flag,
+	 offsetof(struct eval_args, partial)},
 	{"threads", 0, "N", "runs at the same time (all CPUs)", cli_set_i64,
-	 offsetof(struct args, threads)},
-	CLI_OPT_POLICY_PATH(struct args, policy_path),
-	CLI_OPT_JSON(struct args, json),
+	 offsetof(struct eval_args, threads)},
+	CLI_OPT_POLICY_PATH(struct eval_args, policy_path),
+	CLI_OPT_JSON(struct eval_args, json),
 	{0},
 };
 
 struct plan {
-	const struct args *a;
-	struct combine_policy policies[POLICIES_MAX];
-	size_t n_policies;
+	const struct eval_args *a;
+	struct eval_policies policies;
 	struct grid_job *jobs;
 	size_t n, room;
 	struct grid_trace t;
@@ -57,18 +54,25 @@ struct plan {
 
 /* ---- what to run ---- */
 
-static int load_policies(struct plan *p, char *list)
+unsigned eval_threads(const struct eval_args *a)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+	return a->threads ? (unsigned)a->threads : cpus > 0 ? (unsigned)cpus : 1;
+}
+
+static int load_policies(const struct eval_args *a, struct eval_policies *p, char *list)
 {
 	char why[POLICY_WHY], *save = NULL;
 
 	for (char *w = strtok_r(list, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
-		if (p->n_policies == POLICIES_MAX)
-			return cli_usage_error("--policy: at most %u policies", POLICIES_MAX);
-		if (policy_load(w, p->a->policy_path, &p->policies[p->n_policies].module, why))
+		if (p->n == EVAL_POLICIES_MAX)
+			return cli_usage_error("--policy: at most %u policies", EVAL_POLICIES_MAX);
+		if (policy_load(w, a->policy_path, &p->p[p->n].module, why))
 			return cli_error("%s", why);
-		p->policies[p->n_policies++].word = w;
+		p->p[p->n++].word = w;
 	}
-	return p->n_policies ? -1 : cli_usage_error("--policy: a list of policies is needed");
+	return p->n ? -1 : cli_usage_error("--policy: a list of policies is needed");
 }
 
 static int add_job(void *cookie, const struct combine_policy *policy, const int64_t *params)
@@ -76,8 +80,8 @@ static int add_job(void *cookie, const struct combine_policy *policy, const int6
 	struct plan *p = cookie;
 	struct grid_job *grown;
 
-	if (p->n == JOBS_MAX)
-		return cli_usage_error("--set: more than %u combinations", JOBS_MAX);
+	if (p->n == EVAL_JOBS_MAX)
+		return cli_usage_error("--set: more than %u combinations", EVAL_JOBS_MAX);
 	if (p->n == p->room) {
 		grown = reallocarray(p->jobs, p->room ? 2 * p->room : 16, sizeof(*grown));
 		if (!grown)
@@ -93,10 +97,10 @@ static int add_job(void *cookie, const struct combine_policy *policy, const int6
 
 static int make_plan(struct plan *p)
 {
-	int r = combine_check(&p->a->set, p->policies, p->n_policies, "--policy");
+	int r = combine_check(&p->a->set, p->policies.p, p->policies.n, "--policy");
 
-	for (size_t i = 0; r < 0 && i < p->n_policies; i++)
-		r = combine_each(&p->a->set, &p->policies[i], add_job, p);
+	for (size_t i = 0; r < 0 && i < p->policies.n; i++)
+		r = combine_each(&p->a->set, &p->policies.p[i], add_job, p);
 	return r;
 }
 
@@ -112,13 +116,13 @@ static json_t *ratio_json(bool known, uint64_t a, uint64_t b)
 	return known && b ? json_real((double)a / (double)b) : json_null();
 }
 
-static json_t *params_json(const struct grid_job *j)
+json_t *eval_params_json(const struct policy_module *m, const int64_t *params)
 {
 	json_t *o = json_object();
 
-	for (uint32_t i = 0; i < policy_desc(j->module)->n_params; i++) {
-		const struct pcptune_param *q = policy_param(j->module, i);
-		int64_t v = j->params[i];
+	for (uint32_t i = 0; i < policy_desc(m)->n_params; i++) {
+		const struct pcptune_param *q = policy_param(m, i);
+		int64_t v = params[i];
 
 		json_object_set_new(o, q->name,
 				    q->type == PCPTUNE_PARAM_BOOL   ? json_boolean(v != 0)
@@ -156,7 +160,7 @@ static json_t *job_json(const struct grid_job *j)
 
 	json_object_set_new(o, "policy", json_string(policy_desc(j->module)->name));
 	json_object_set_new(o, "version", json_string(policy_desc(j->module)->version));
-	json_object_set_new(o, "params", params_json(j));
+	json_object_set_new(o, "params", eval_params_json(j->module, j->params));
 	if (j->error)
 		json_object_set_new(o, "error", json_string(j->why));
 	else
@@ -273,8 +277,6 @@ static int check_trace(struct plan *p)
 
 static int run(struct plan *p)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned threads = p->a->threads ? (unsigned)p->a->threads : cpus > 0 ? (unsigned)cpus : 1;
 	char why[TRACE_WHY] = "";
 	int r, e = grid_trace_open(&p->t, p->a->trace, why);
 
@@ -282,7 +284,7 @@ static int run(struct plan *p)
 		return cli_error("%s", why);
 	r = check_trace(p);
 	if (r < 0 && grid_run(&p->t, (uint64_t)p->a->managed, (uint64_t)p->a->budget, p->jobs, p->n,
-			      threads))
+			      eval_threads(p->a)))
 		r = cli_error("no memory");
 	if (r < 0)
 		r = p->a->json ? print_json(p) : print_text(p);
@@ -295,12 +297,15 @@ static int run(struct plan *p)
 	return r == CLI_OK && e ? CLI_ERROR : r;
 }
 
-static int check(const struct args *a)
+static int check(const struct eval_args *a)
 {
-	if (!a->trace)
-		return cli_usage_error("missing: --trace FILE");
+	if (!a->trace == !a->db.n)
+		return cli_usage_error(a->trace ? "--trace and --db: one of them"
+						: "missing: --trace FILE or --db LOG");
 	if (!a->policies)
 		return cli_usage_error("missing: --policy A,B,...");
+	if (a->trace && (a->target || a->partial))
+		return cli_usage_error("--target and --partial are for logs");
 	if (a->threads > THREADS_MAX)
 		return cli_usage_error("--threads: at most %d", THREADS_MAX);
 	if (a->managed < 1024 || a->managed > INT64_C(1) << 40)
@@ -308,26 +313,38 @@ static int check(const struct args *a)
 	return -1;
 }
 
+static int run_all(struct plan *p)
+{
+	int r;
+
+	if (p->a->db.n)
+		return eval_log(p->a, &p->policies);
+	r = make_plan(p);
+	return r < 0 ? run(p) : r;
+}
+
 int cmd_eval(int argc, char **argv)
 {
-	struct args a = {.managed = MANAGED};
+	struct eval_args a = {.managed = MANAGED};
 	struct plan p = {.a = &a};
 	struct cli_rest rest;
 	char *list;
-	int r = cli_parse(argc, argv, &a, 0, 0, &rest);
+	int r = cli_parse(argc, argv, &a, 0, -1, &rest);
 
+	if (r < 0 && rest.argc)
+		return strcmp(rest.argv[0], "merge")
+			       ? cli_usage_error("\"%s\": not merge, and no option", rest.argv[0])
+			       : eval_merge(&a, &rest);
 	if (r < 0)
 		r = check(&a);
 	if (r >= 0)
 		return r;
 	list = strdup(a.policies);
-	r = list ? load_policies(&p, list) : cli_error("no memory");
+	r = list ? load_policies(&a, &p.policies, list) : cli_error("no memory");
 	if (r < 0)
-		r = make_plan(&p);
-	if (r < 0)
-		r = run(&p);
-	for (size_t i = 0; i < POLICIES_MAX; i++)
-		policy_unref(p.policies[i].module);
+		r = run_all(&p);
+	for (size_t i = 0; i < EVAL_POLICIES_MAX; i++)
+		policy_unref(p.policies.p[i].module);
 	free(p.jobs);
 	free(list);
 	return r;

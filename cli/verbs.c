@@ -58,10 +58,13 @@ const struct cli_verb cli_verbs[] = {
 	 "freed, < 0 allocated.\nexport writes them, to standard output unless OUT is given.\n",
 	 options_trace, cmd_trace, false},
 	{"curve", "show the traffic that any other high would have caused", "[TARGET]",
-	 "Of a program in the log of the daemon, or in the one that --db names (the busiest, when none\n"
-	 "is named), or of a trace.\n", options_curve,
-	 cmd_curve, false},
-	{"eval", "run policies over a trace and compare what they would have caused", "",
+	 "Of a program in the log of the daemon, or in the one that --db names (the busiest, when "
+	 "none\n"
+	 "is named), or of a trace.\n",
+	 options_curve, cmd_curve, false},
+	{"eval", "run policies over a trace or logs and compare what they would have caused",
+	 "[merge FILE...]",
+	 "merge adds up what --partial wrote.\n"
 	 "/floor, /static: pages moved, as multiples of the least possible and of the best fixed "
 	 "split\nof the same memory.\n",
 	 options_eval, cmd_eval, false},

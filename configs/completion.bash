@@ -38,7 +38,7 @@ _pcptune() {
 	verify) opts="--db --socket --policy-path --json --help" ;;
 	trace) opts="--output --json --help" ;;
 	curve) opts="--trace --db --target --from --to --cpu --batch --svg --socket --json --help" ;;
-	eval) opts="--trace --policy --set --budget --managed --threads --policy-path --json --help" ;;
+	eval) opts="--trace --db --target --policy --set --budget --managed --partial --threads --policy-path --json --help" ;;
 	simulate) opts="--workload --cpus --rows --set --budget --seeds --seed --published --policy-path --json --help" ;;
 	version) opts="--socket --json --help" ;;
 	help) opts="--completion --json --help" ;;
@@ -102,6 +102,8 @@ _pcptune() {
 	curve:--svg) kind=file ;;
 	curve:--socket | curve:-s) kind=file ;;
 	eval:--trace | eval:-t) kind=file ;;
+	eval:--db | eval:-d) kind=file ;;
+	eval:--target) kind=none ;;
 	eval:--policy | eval:-p) kind=policy ;;
 	eval:--set) kind=none ;;
 	eval:--budget | eval:-b) kind=none ;;

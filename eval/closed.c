@@ -322,15 +322,14 @@ void closed_shape(const struct closed_setup *s, struct pcptune_shape *ret)
 				      .interval_ms = CLOSED_INTERVAL_MS};
 }
 
-/* The limits of a CPU that no policy has touched: the allocator's defaults, within the budget. */
-static struct pcptune_rule_state default_limits(const struct loop *loop)
+struct pcptune_rule_state closed_first_limits(const struct pcptune_shape *shape, uint32_t n_used)
 {
-	uint32_t n = loop->s->n_used ? loop->s->n_used : 1;
-	struct pcptune_bounds b = pcptune_rules_bounds(PCPTUNE_RULES_G4, loop->s->managed,
-						       loop->shape.low_wmark_pages, n, 0, 0);
-	uint64_t share = loop->s->budget ? loop->s->budget / n : UINT32_MAX;
+	uint32_t n = n_used ? n_used : 1;
+	struct pcptune_bounds b = pcptune_rules_bounds(PCPTUNE_RULES_G4, shape->managed_pages,
+						       shape->low_wmark_pages, n, 0, 0);
+	uint64_t share = shape->budget_pages ? shape->budget_pages / n : UINT32_MAX;
 
-	if (loop->s->budget) {
+	if (shape->budget_pages) {
 		b.high = b.high < share ? b.high : (uint32_t)share;
 		b.high_min = b.high_max = b.high;
 	}
@@ -345,7 +344,7 @@ static struct pcptune_rule_state default_limits(const struct loop *loop)
 static void first_limits(struct loop *loop)
 {
 	const struct closed_setup *s = loop->s;
-	struct pcptune_rule_state d = default_limits(loop);
+	struct pcptune_rule_state d = closed_first_limits(&loop->shape, s->n_used);
 
 	for (uint32_t i = 0; i < s->n_cpus; i++) {
 		struct loop_cpu *c = &loop->cpu[i];
@@ -418,7 +417,7 @@ static int alloc_loop(struct loop *loop)
 	loop->active = calloc(s->n_cpus, sizeof(*loop->active));
 	if (!loop->cpu || !loop->sample || !loop->active)
 		return -ENOMEM;
-	loop->record_ms = s->module ? recorder_wanted_ms(policy_desc(s->module)) : 0;
+	loop->record_ms = s->module ? policy_record_ms(s->module) : 0;
 	if (!loop->record_ms)
 		return 0;
 	loop->recorder = calloc(s->n_cpus, sizeof(*loop->recorder));

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <pcptune/rules.h>
 #include "lib/trace.h"
 #include "policies/host.h"
 
@@ -49,6 +50,8 @@ struct closed_result {
 	uint32_t batch, scale_max, rules; /* of the first CPU at the end */
 };
 
+/* The limits of a CPU that no policy has touched: the allocator's defaults, within the budget. */
+struct pcptune_rule_state closed_first_limits(const struct pcptune_shape *shape, uint32_t n_used);
 /* What a shape of this set-up looks like to a policy. */
 void closed_shape(const struct closed_setup *s, struct pcptune_shape *ret);
 /* 0; -EBADMSG: the trace ends early, and the result is of what came before; -ENOMEM ...; why: TRACE_WHY bytes. */

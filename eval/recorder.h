@@ -42,14 +42,6 @@ static inline void recorder_move(struct recorder *r, int64_t x)
 	pcptune_band_push(&r->band, x);
 }
 
-/* record_ms of a policy, 0: it wants none, or is older than records. */
-static inline uint32_t recorder_wanted_ms(const struct pcptune_policy *p)
-{
-	return p->size >= offsetof(struct pcptune_policy, record_ms) + sizeof(p->record_ms)
-		       ? p->record_ms
-		       : 0;
-}
-
 /* Cuts the record of an active CPU when it is due. */
 static inline bool recorder_cut(struct recorder *r, uint32_t index, uint64_t now_us, uint32_t ms,
 				const struct recorder_moves *m, struct pcptune_record *ret)

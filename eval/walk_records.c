@@ -77,6 +77,7 @@ static void count(struct walk *k, const struct log_record *r)
 	k->high_now = r->high;
 	k->batch = r->batch;
 	k->scale_max = r->scale_max;
+	k->rules = r->rules;
 }
 
 static int add_record(struct records_cookie *c, const struct log_record *r)

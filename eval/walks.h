@@ -37,8 +37,8 @@ struct walk {
 	struct pcptune_band *band; /* of records; NULL: the curve has it */
 	int64_t end;		   /* where the last record said that it ended */
 	uint64_t breaks;	   /* holes between records: what lists held there is not known */
-	uint32_t high_least, high_most, scale_max; /* over the records */
-	struct pcptune_band_model model;	   /* where high never moved; batch 0: none */
+	uint32_t high_least, high_most, scale_max, rules; /* over the records; the last */
+	struct pcptune_band_model model; /* where high never moved; batch 0: none */
 	/* by a log: what was measured, and the settings at the end; high_now 0: not known */
 	uint32_t high_now, batch;
 	uint64_t refilled, refills, drained, drains;

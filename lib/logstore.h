@@ -207,6 +207,8 @@ int logstore_records(struct logstore *ls, int64_t target, uint64_t from,
 		     int (*cb)(const struct log_records_row *row, const uint8_t *data, size_t len,
 			       void *cookie),
 		     void *cookie);
+/* Totals of all samples of a target that the log has, of every level; 0 where there are none. */
+int logstore_sample_totals(struct logstore *ls, int64_t target, struct chunk_totals *ret);
 /* Latest state of an assignment with seq <= before; -ENOENT: none. free() *ret_state. */
 int logstore_state_get(struct logstore *ls, int64_t assignment, uint64_t before, uint64_t *ret_seq,
 		       void **ret_state, size_t *ret_size);

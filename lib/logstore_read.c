@@ -609,6 +609,35 @@ int logstore_chunks(struct logstore *ls, int64_t target, uint64_t from,
 	return r;
 }
 
+int logstore_sample_totals(struct logstore *ls, int64_t target, struct chunk_totals *ret)
+{
+	struct cursor c;
+	sqlite3_stmt *st = NULL;
+	int r = prepare(ls,
+			"SELECT coalesce(min(seq_first), 0), coalesce(max(seq_last), 0), "
+			"coalesce(sum(n_samples), 0), coalesce(sum(n_records), 0), "
+			"coalesce(max(time_us), 0), coalesce(sum(dt_us), 0), "
+			"coalesce(sum(cpu_us), 0), coalesce(sum(alloc_pages), 0), "
+			"coalesce(sum(free_pages), 0), coalesce(sum(alloc_zone), 0), "
+			"coalesce(sum(free_zone), 0), coalesce(sum(refills), 0), "
+			"coalesce(sum(drains), 0), coalesce(sum(free_high), 0), "
+			"coalesce(sum(lock_taken), 0), coalesce(sum(lock_contended), 0), "
+			"coalesce(sum(lock_wait_ns), 0), coalesce(max(held_pages), 0), "
+			"coalesce(max(held_peak), 0) FROM sample WHERE target = ?1",
+			&st);
+
+	if (r < 0)
+		return r;
+	logstore_bind(st, "i", target);
+	c = (struct cursor){.st = st};
+	if (sqlite3_step(st) == SQLITE_ROW)
+		next_totals(&c, ret);
+	else
+		r = logstore_fail(ls, sqlite3_errcode(ls->db), "add up samples");
+	sqlite3_finalize(st);
+	return r;
+}
+
 int logstore_state_get(struct logstore *ls, int64_t assignment, uint64_t before, uint64_t *ret_seq,
 		       void **ret_state, size_t *ret_size)
 {

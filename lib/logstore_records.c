@@ -24,7 +24,7 @@
 #define SHARE	  4 /* merged records take at most this part of the bound */
 #define RECORD_READ_SQL                                                                       \
 	"SELECT id, level, seq_first, seq_last, time_us, boot_us, wall_us, data FROM record " \
-	"WHERE target = ?1 AND level = ?2 AND seq_last >= ?3 AND (seq_last, id) > (?4, ?5) "  \
+	"WHERE target = ?1 AND level = ?2 AND (seq_last, id) > (?3, ?4) "                     \
 	"ORDER BY seq_last, id LIMIT 1"
 
 /* ---- writing ---- */
@@ -94,11 +94,10 @@ int logstore_records(struct logstore *ls, int64_t target, uint64_t from,
 	if (rc != SQLITE_OK)
 		return logstore_fail(ls, rc, "read records");
 	for (int level = LOGSTORE_N_LEVELS - 1; level >= 0 && r == 0; level--) {
-		int64_t seq = -1, id = 0;
+		int64_t seq = (int64_t)(from ? from - 1 : 0), id = from ? INT64_MAX : -1;
 
 		do {
-			logstore_bind(st, "iiiii", target, I(level),
-				      I(from > INT64_MAX ? INT64_MAX : from), seq, id);
+			logstore_bind(st, "iiii", target, I(level), seq, id);
 			r = step(ls, st, &row);
 			if (r <= 0)
 				break;

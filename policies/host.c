@@ -230,7 +230,7 @@ uint32_t policy_record_ms(const struct policy_module *m)
 {
 	const struct pcptune_policy *p = m->desc;
 
-	return p->size >= offsetof(struct pcptune_policy, reserved) ? p->record_ms : 0;
+	return HOST_HAS(p, record_ms) ? p->record_ms : 0;
 }
 
 const char *policy_file(const struct policy_module *m)

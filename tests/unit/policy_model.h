@@ -86,7 +86,7 @@ static inline void model_new(struct model *m, const char *policy, const char *pa
 	    policy_params_parse(m->module, params, values, why) ||
 	    policy_instance_new(m->module, &m->shape, values, &m->pi, why))
 		fail_msg("%s", why);
-	m->record_ms = recorder_wanted_ms(policy_desc(m->module));
+	m->record_ms = policy_record_ms(m->module);
 }
 
 static inline void model_end(struct model *m)

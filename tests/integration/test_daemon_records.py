@@ -89,11 +89,11 @@ def rows(d, sql="SELECT level, seq_first, seq_last, n_records, length(data) FROM
 def what_a_policy_was_given_is_replayed_bit_for_bit():
     so = policy()
     d = Daemon(default={"policy": so})
-    fault(d)
+    fault(d, seconds=3)
     d.stop()
     n, = rows(d, "SELECT count(*) FROM decision")[0]
     records, = rows(d, "SELECT sum(n_records) FROM record")[0]
-    assert n > 5 and records >= n, (n, records)
+    assert n > 1 and records >= n, (n, records)
     r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", os.path.dirname(so), "--json"])
     v = json.loads(r.stdout)
     assert r.returncode == 0 and v["ok"] and v["derived"] == n and v["not_derivable"] == 0, r

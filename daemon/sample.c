@@ -106,6 +106,23 @@ static uint64_t cpu_delta(struct target *t)
 	return d;
 }
 
+/* Since the sample before, where somebody asks. */
+static uint64_t long_holds(struct target *t)
+{
+	uint64_t now, before = t->long_holds;
+
+	if (!policy_instance_wants_holds(t->pi)) {
+		t->long_holds_known = false;
+		return 0;
+	}
+	now = segreader_long_holds(t->sr);
+	t->long_holds = now;
+	if (!t->long_holds_known || now < before)
+		before = now;
+	t->long_holds_known = true;
+	return now - before;
+}
+
 static void fill(struct target *t, struct pcptune_sample *s, uint32_t n_active, uint64_t now,
 		 uint64_t mem_available)
 {
@@ -122,6 +139,7 @@ static void fill(struct target *t, struct pcptune_sample *s, uint32_t n_active, 
 	s->cpus = t->cpus;
 	s->active = t->active_cpus;
 	s->n_active = n_active;
+	s->long_holds = long_holds(t);
 	t->last_us = now;
 	t->gap = false;
 }

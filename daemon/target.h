@@ -114,7 +114,8 @@ struct target {
 	uint32_t *counts; /* count of each CPU at its last sample, for `held` */
 	uint64_t held, held_peak;
 	uint64_t seq, last_us, last_cpu_us, cpu_us, cpu_us_base;
-	bool cpu_known, gap;
+	uint64_t long_holds; /* as of the last sample, if known */
+	bool cpu_known, gap, long_holds_known;
 	clockid_t cpu_clock;
 	struct recorder *rec;
 	uint64_t record_due_us;	       /* boot clock; UINT64_MAX: never */

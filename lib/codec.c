@@ -6,8 +6,8 @@
  *
  *   chunk   version, number of LIST, ZCTR, PCTR and GAUGE rows of counters.def, number of CPUs,
  *           samples
- *   sample  presence of (seq, time, dt, cpu_us, mem_available, flags, records), then those that
- *           are present: differences to what the last sample suggests; then the records
+ *   sample  presence of (seq, time, dt, cpu_us, mem_available, flags, records, and from version 2
+ *           on long holds), then those that are present: differences to what the last sample suggests; then the records
  *   record  step of the index << 2 | how the bitmap is told, the bitmap, the present fields
  *
  * A field that is what its prediction says is not present. Predictions come from counters.def's
@@ -37,7 +37,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CODEC_VERSION 1u
+#define CODEC_VERSION 2u
+#define CODEC_OLDEST  1u
 
 /* ---- memory ---- */
 
@@ -151,7 +152,8 @@ enum presence {
 	P_RECORDS = 1u << 4,
 	P_MEM = 1u << 5,
 	P_FLAGS = 1u << 6,
-	P_ALL = (1u << 7) - 1,
+	P_LONG_HOLDS = 1u << 7,
+	P_ALL = (1u << 8) - 1,
 };
 
 enum mask_code {
@@ -274,6 +276,7 @@ static uint8_t *put_sample_head(struct clocks *c, const struct pcptune_sample *s
 		n_records,
 		zigzag(s->mem_available - c->mem_available),
 		s->flags,
+		pcptune_sample_long_holds(s),
 	};
 	uint32_t present = 0;
 
@@ -687,7 +690,9 @@ static bool read_chunk_head(struct pcptune_decoder *dec)
 {
 	uint64_t sizes[N_GROUPS], sum = F_count + 1;
 
-	if (*dec->in.p++ != CODEC_VERSION)
+	uint8_t version = *dec->in.p++;
+
+	if (version < CODEC_OLDEST || version > CODEC_VERSION)
 		return false;
 	for (int g = 0; g < N_GROUPS; g++) {
 		sizes[g] = varint_get(&dec->in);
@@ -719,7 +724,7 @@ static bool read_sample_head(struct pcptune_decoder *dec, uint32_t *ret_records)
 {
 	struct clocks *c = &dec->clocks;
 	struct pcptune_sample *s = &dec->sample;
-	uint64_t present = varint_get(&dec->in), d[7] = {0};
+	uint64_t present = varint_get(&dec->in), d[8] = {0};
 
 	if (present > P_ALL)
 		return false;
@@ -743,7 +748,8 @@ static bool read_sample_head(struct pcptune_decoder *dec, uint32_t *ret_records)
 				     .n_cpus = dec->n_cpus,
 				     .cpu_size = sizeof(struct pcptune_cpu),
 				     .cpus = dec->cpus,
-				     .active = dec->active};
+				     .active = dec->active,
+				     .long_holds = d[7]};
 	*ret_records = (uint32_t)d[4];
 	return true;
 }

@@ -521,6 +521,21 @@ void segreader_zone(const struct segreader *sr, uint32_t zone, struct segreader_
 #include <pcptune/counters.def>
 }
 
+uint64_t segreader_long_holds(const struct segreader *sr)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t z = 0; z < sr->h.n_zones; z++) {
+		const struct pcptune_zone_block *b = zone_block(sr, z);
+		size_t at = offsetof(struct pcptune_zone_block, hold_from_65536ns);
+
+		for (; at <= offsetof(struct pcptune_zone_block, hold_from_8388608ns);
+		     at += sizeof(uint64_t))
+			sum += LOAD((const uint64_t *)(const void *)((const char *)b + at));
+	}
+	return sum;
+}
+
 uint64_t segreader_hold_ns(const struct segreader_zone *z, unsigned permille)
 {
 	const uint64_t rows[] = {

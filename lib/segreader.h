@@ -84,6 +84,8 @@ void segreader_zone(const struct segreader *sr, uint32_t zone, struct segreader_
  * the end of its row of the histogram, or to the longest hold; 0: no hold yet.
  */
 uint64_t segreader_hold_ns(const struct segreader_zone *z, unsigned permille);
+/* Holds of all zones since the segment was made that took 65536 ns or longer. */
+uint64_t segreader_long_holds(const struct segreader *sr);
 struct segreader_proc {
 #define PCPTUNE_PROC(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>

@@ -161,6 +161,8 @@ struct policy_module *policy_instance_module(const struct policy_instance *pi);
  */
 int policy_instance_decide(struct policy_instance *pi, const struct pcptune_sample *s,
 			   struct host_answer *ret, char *why);
+/* Has it a guard or a canary, which look at long_holds of a sample? */
+bool policy_instance_wants_holds(const struct policy_instance *pi);
 /*
  * Takes s in and returns what the policy shall see of it: s, or a copy that is good until the next
  * one. policy_instance_decide() does it; for a policy that runs elsewhere it comes before

@@ -12,7 +12,7 @@
  * What the chosen ones would have done unchanged is what they did before, plus what became of the
  * others since: the program may do something else by now. Held against that, by the margin and by
  * more than a little, as the guard does (host_guard.c): zone pages and time waited per page, pages
- * held. Better in one of them, and in neither of the first two worse: spread. Else back.
+ * held; and long holds of the zone lock, of which the whole target has more or not. Better in one of them, and in neither of the first two worse: spread. Else back.
  *
  * A policy that changes nothing stays in "first"; its time there goes on being "before". With one
  * busy CPU there are no others, and it is held against its own past alone.
@@ -104,12 +104,24 @@ static struct group group(const struct canary *ca, uint32_t n, bool chosen)
 
 static void add(struct canary *ca, const struct pcptune_sample *s, bool after)
 {
+	uint64_t all = guard_all_traffic(s);
+
 	for (uint32_t i = 0; i < s->n_cpus; i++) {
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
 
 		if (c->high)
-			guard_sum_add(after ? &ca->cpu[i].after : &ca->cpu[i].base, c, s->dt_us);
+			guard_sum_add(after ? &ca->cpu[i].after : &ca->cpu[i].base, c, s, all);
 	}
+}
+
+/* Every CPU has the target's long holds: those of one are all. */
+static struct guard_sum of_one(const struct guard_sum *sum, uint32_t n)
+{
+	struct guard_sum one = *sum;
+
+	one.all_traffic /= n ? n : 1;
+	one.long_holds /= n ? n : 1;
+	return one;
 }
 
 /* Spread evenly over the busy ones: the first of each share. */
@@ -150,6 +162,7 @@ static uint32_t verdict(struct canary *ca, uint32_t n, uint64_t margin)
 	uint64_t z = guard_zone_ppm(&c.after), w = guard_wait_per_page(&c.after);
 	uint64_t h = guard_held_mean(&c.after), ze = guard_zone_ppm(&c.base);
 	uint64_t we = guard_wait_per_page(&c.base), he = guard_held_mean(&c.base);
+	struct guard_sum was = of_one(&c.base, ca->n_chosen), is = of_one(&c.after, ca->n_chosen);
 	bool less, more;
 
 	if (!alone) {
@@ -161,7 +174,8 @@ static uint32_t verdict(struct canary *ca, uint32_t n, uint64_t margin)
 	ca->arg[1] = (int64_t)ze;
 	ca->arg[2] = (int64_t)w;
 	ca->arg[3] = (int64_t)we;
-	if (guard_up(ze, z, GUARD_LITTLE_PPM, margin) || guard_up(we, w, GUARD_LITTLE_NS, margin))
+	if (guard_up(ze, z, GUARD_LITTLE_PPM, margin) || guard_up(we, w, GUARD_LITTLE_NS, margin) ||
+	    guard_longer(&was, &is, margin))
 		return CANARY_BACK_WORSE;
 	less = guard_down(ze, z, GUARD_LITTLE_PPM, margin) ||
 	       guard_down(we, w, GUARD_LITTLE_NS, margin);

@@ -11,6 +11,9 @@
  *
  *   worse     zone pages, or time waited, per page allocated or freed are up by the margin and by
  *	       more than a little: back to the values before, whatever the direction was
+ *   holds     the zone lock was held for 65 us and longer more often for the pages that the program
+ *	       took and gave back, by the margin and by more than chance: back. This is of the whole
+ *	       target, since all wait for the lock, whoever holds it
  *   in vain   high was raised, more pages are held by the margin, and neither of the two is down
  *	       by the margin: back as well
  *   no word   too few pages in one of the two stretches: nothing can be said, nothing is done
@@ -29,6 +32,8 @@
 #define TRAFFIC_LEAST 4096u    /* pages in a stretch that let something be said */
 #define SHOWS_US      5000000u /* a change that does not show by then was not applied */
 #define BENCH_MAX_MS  3600000u
+#define LITTLE_HOLDS  16u		  /* long ones: chance below */
+#define HOLDS_MAX     (UINT64_C(1) << 24) /* 16 s of each CPU's time: no interval has more */
 #define COUNT_MAX     (UINT64_C(1) << 36) /* no interval has more; a damaged segment may */
 
 const struct pcptune_param guard_params[POLICY_GUARD_PARAMS] = {
@@ -50,6 +55,9 @@ const struct pcptune_reason guard_reasons[GUARD_N_REASONS] = {
 	{GUARD_BACK_VAIN, 0, "guard-vain",
 	 "guard: {a:pages} were held before, {b:pages} after, and nothing was saved: high {old} -> "
 	 "{new:pages} as it was, benched for {c:ms}"},
+	{GUARD_BACK_HOLDS, 0, "guard-holds",
+	 "guard: of a million pages {a} met a hold of the zone lock of 65 us or longer before, {b} "
+	 "after: high {old} -> {new:pages} as it was, benched for {c:ms}"},
 	{GUARD_BENCHED, 1, "guard-benched",
 	 "guard: {a} changes were proposed in directions that are benched"},
 };
@@ -73,25 +81,50 @@ static bool plausible(const struct pcptune_cpu *c)
 	       c->lock_alloc_wait_ns < COUNT_MAX * 16 && c->lock_free_wait_ns < COUNT_MAX * 16;
 }
 
-/* Decay and trims are the doing of high, not of the program: they are no traffic. */
-void guard_sum_add(struct guard_sum *s, const struct pcptune_cpu *c, uint64_t dt_us)
+static uint64_t traffic_of(const struct pcptune_cpu *c)
 {
-	uint64_t ms = (dt_us < COUNT_MAX ? dt_us : COUNT_MAX) / 1000;
+	if (!(c->flags & PCPTUNE_CPU_ACTIVE) || !plausible(c))
+		return 0;
+	return sub0(c->alloc_pages, c->alloc_direct) + sub0(c->free_pages, c->free_direct);
+}
 
-	s->us += ms * 1000;
-	s->held += (uint64_t)pcptune_min_u32(c->count, PCPTUNE_MAX_HIGH) * ms;
+uint64_t guard_all_traffic(const struct pcptune_sample *s)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t k = 0; k < s->n_active; k++)
+		sum += traffic_of(pcptune_sample_cpu(s, s->active[k]));
+	return sum;
+}
+
+/* Decay and trims are the doing of high, not of the program: they are no traffic. */
+void guard_sum_add(struct guard_sum *g, const struct pcptune_cpu *c, const struct pcptune_sample *s,
+		   uint64_t all_traffic)
+{
+	uint64_t ms = (s->dt_us < COUNT_MAX ? s->dt_us : COUNT_MAX) / 1000;
+	uint64_t holds = pcptune_sample_long_holds(s);
+
+	g->us += ms * 1000;
+	g->held += (uint64_t)pcptune_min_u32(c->count, PCPTUNE_MAX_HIGH) * ms;
+	g->all_traffic += all_traffic;
+	g->long_holds += holds < HOLDS_MAX ? holds : HOLDS_MAX;
 	if (!(c->flags & PCPTUNE_CPU_ACTIVE) || !plausible(c))
 		return;
-	s->traffic += sub0(c->alloc_pages, c->alloc_direct) + sub0(c->free_pages, c->free_direct);
-	s->zone += sub0(c->alloc_zone, c->alloc_direct) +
+	g->traffic += traffic_of(c);
+	g->zone += sub0(c->alloc_zone, c->alloc_direct) +
 		   sub0(sub0(sub0(c->free_zone, c->free_direct), c->decay_pages), c->trim_pages);
-	s->wait_ns += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
+	g->wait_ns += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 }
 
 struct guard_sum guard_sum_both(const struct guard_sum *a, const struct guard_sum *b)
 {
-	return (struct guard_sum){a->us + b->us, a->traffic + b->traffic, a->zone + b->zone,
-				  a->wait_ns + b->wait_ns, a->held + b->held};
+	return (struct guard_sum){.us = a->us + b->us,
+				  .traffic = a->traffic + b->traffic,
+				  .zone = a->zone + b->zone,
+				  .wait_ns = a->wait_ns + b->wait_ns,
+				  .held = a->held + b->held,
+				  .all_traffic = a->all_traffic + b->all_traffic,
+				  .long_holds = a->long_holds + b->long_holds};
 }
 
 uint64_t guard_zone_ppm(const struct guard_sum *s)
@@ -109,7 +142,35 @@ uint64_t guard_held_mean(const struct guard_sum *s)
 	return s->us ? s->held / (s->us / 1000 + 1) : 0;
 }
 
+/* v x up / down, below 2^32 */
+static uint64_t scaled(uint64_t v, uint64_t up, uint64_t down)
+{
+	while (up >> 32) {
+		up >>= 1;
+		down >>= 1;
+	}
+	v = v < UINT32_MAX ? v : UINT32_MAX;
+	v = down ? v * up / down : UINT32_MAX;
+	return v < UINT32_MAX ? v : UINT32_MAX;
+}
+
+uint64_t guard_long_ppm(const struct guard_sum *s)
+{
+	return s->all_traffic ? s->long_holds * 1000000 / s->all_traffic : 0;
+}
+
 /* ---- judging ---- */
+
+bool guard_longer(const struct guard_sum *was, const struct guard_sum *is, uint64_t margin)
+{
+	uint64_t expected, more;
+
+	if (!was->all_traffic || !is->all_traffic)
+		return false;
+	expected = scaled(was->long_holds, is->all_traffic, was->all_traffic);
+	more = sub0(is->long_holds, expected + expected * margin / 1000);
+	return more >= LITTLE_HOLDS && more * more >= 16 * expected;
+}
 
 bool guard_up(uint64_t was, uint64_t is, uint64_t little, uint64_t margin)
 {
@@ -138,6 +199,11 @@ static uint32_t verdict(const struct guard_cpu *g, uint64_t margin, int64_t arg[
 		arg[0] = (int64_t)w0;
 		arg[1] = (int64_t)w1;
 		return GUARD_BACK_WAITS;
+	}
+	if (guard_longer(b, a, margin)) {
+		arg[0] = (int64_t)guard_long_ppm(b);
+		arg[1] = (int64_t)guard_long_ppm(a);
+		return GUARD_BACK_HOLDS;
 	}
 	if (g->direction == GUARD_UP && guard_up(h0, h1, GUARD_LITTLE_PAGES, margin) &&
 	    !guard_down(z0, z1, GUARD_LITTLE_PPM, margin) &&
@@ -181,7 +247,7 @@ bool guard_has(const struct limits *given, const struct pcptune_cpu *c)
 }
 
 static void watch(struct guard_cpu *g, const struct pcptune_cpu *c, const int64_t *p,
-		  const struct pcptune_sample *s)
+		  const struct pcptune_sample *s, uint64_t all)
 {
 	uint64_t stretch = (uint64_t)p[GUARD_MS] * 1000;
 
@@ -189,7 +255,7 @@ static void watch(struct guard_cpu *g, const struct pcptune_cpu *c, const int64_
 		g->before = g->now;
 		memset(&g->now, 0, sizeof(g->now));
 	}
-	guard_sum_add(&g->now, c, s->dt_us);
+	guard_sum_add(&g->now, c, s, all);
 	if (c->flags & PCPTUNE_CPU_HELD)
 		g->phase = GUARD_REST; /* somebody else's values */
 	if (g->phase == GUARD_SETTLES && !(c->flags & PCPTUNE_CPU_SETTLING)) {
@@ -208,18 +274,20 @@ static void watch(struct guard_cpu *g, const struct pcptune_cpu *c, const int64_
 	}
 	if (g->phase != GUARD_MEASURES)
 		return;
-	guard_sum_add(&g->after, c, s->dt_us);
+	guard_sum_add(&g->after, c, s, all);
 	if (g->after.us >= stretch)
 		judge(g, p, s->time_us);
 }
 
 void guard_sample(struct guard_cpu *g, const int64_t *p, const struct pcptune_sample *s)
 {
+	uint64_t all = guard_all_traffic(s);
+
 	for (uint32_t i = 0; i < s->n_cpus; i++) {
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
 
 		if (c->high)
-			watch(&g[i], c, p, s);
+			watch(&g[i], c, p, s, all);
 	}
 }
 

@@ -17,8 +17,9 @@ enum guard_reason {
 	GUARD_BACK_WAITS,
 	GUARD_BACK_VAIN,
 	GUARD_BENCHED,
+	GUARD_BACK_HOLDS,
 };
-#define GUARD_N_REASONS 4u
+#define GUARD_N_REASONS 5u
 extern const struct pcptune_reason guard_reasons[GUARD_N_REASONS];
 
 enum guard_direction { GUARD_OTHER, GUARD_UP, GUARD_DOWN, GUARD_N_DIRECTIONS };
@@ -26,7 +27,8 @@ enum guard_phase { GUARD_REST, GUARD_SETTLES, GUARD_CALMS, GUARD_MEASURES, GUARD
 
 struct guard_sum {
 	uint64_t us, traffic, zone, wait_ns;
-	uint64_t held; /* pages x ms */
+	uint64_t held;			  /* pages x ms */
+	uint64_t all_traffic, long_holds; /* of the whole target meanwhile */
 };
 
 /* Words of one CPU; zeroed at the beginning. */
@@ -50,8 +52,11 @@ struct guard_cpu {
 #define GUARD_LITTLE_NS	   20u	  /* of waiting for a page: noise below */
 #define GUARD_LITTLE_PAGES 64u	  /* held */
 
+/* Pages that all CPUs allocated and freed, for guard_sum_add(). */
+uint64_t guard_all_traffic(const struct pcptune_sample *s);
 /* An interval of a CPU more. */
-void guard_sum_add(struct guard_sum *s, const struct pcptune_cpu *c, uint64_t dt_us);
+void guard_sum_add(struct guard_sum *g, const struct pcptune_cpu *c, const struct pcptune_sample *s,
+		   uint64_t all_traffic);
 struct guard_sum guard_sum_both(const struct guard_sum *a, const struct guard_sum *b);
 uint64_t guard_zone_ppm(const struct guard_sum *s);
 uint64_t guard_wait_per_page(const struct guard_sum *s); /* ns */
@@ -59,6 +64,12 @@ uint64_t guard_held_mean(const struct guard_sum *s);	 /* pages */
 /* Is it more, or less, by the margin (permille) and by more than a little? */
 bool guard_up(uint64_t was, uint64_t is, uint64_t little, uint64_t margin);
 bool guard_down(uint64_t was, uint64_t is, uint64_t little, uint64_t margin);
+uint64_t guard_long_ppm(const struct guard_sum *s); /* long holds for a million pages */
+/*
+ * Are there more long holds by the margin, and by more than chance: sixteen at least, and four times
+ * what the number expected is uncertain by?
+ */
+bool guard_longer(const struct guard_sum *was, const struct guard_sum *is, uint64_t margin);
 struct limits guard_limits(const struct pcptune_cpu *c);
 /* Does this CPU have the values it was given? */
 bool guard_has(const struct limits *given, const struct pcptune_cpu *c);

@@ -407,6 +407,11 @@ static void guard_before(struct policy_instance *pi, const struct pcptune_sample
 	}
 }
 
+bool policy_instance_wants_holds(const struct policy_instance *pi)
+{
+	return pi->guard || pi->canary;
+}
+
 const struct pcptune_sample *policy_instance_view(struct policy_instance *pi,
 						  const struct pcptune_sample *s)
 {

@@ -114,7 +114,13 @@ struct pcptune_sample {
 	uint32_t n_records;   /* 0 in most samples */
 	uint32_t record_size; /* stride of records */
 	const void *records;  /* struct pcptune_record, ascending index */
+	/* Holds of the zone locks in the interval that took 65536 ns or longer. Counted only under a
+	 * guard or a canary: 0 says nothing. */
+	uint64_t long_holds;
 };
+
+#define PCPTUNE_SAMPLE_HAS(s, member) \
+	((s)->size >= offsetof(struct pcptune_sample, member) + sizeof((s)->member))
 
 static inline const struct pcptune_cpu *pcptune_sample_cpu(const struct pcptune_sample *s,
 							   uint32_t i)
@@ -127,7 +133,12 @@ static inline const struct pcptune_cpu *pcptune_sample_cpu(const struct pcptune_
 
 static inline uint32_t pcptune_sample_n_records(const struct pcptune_sample *s)
 {
-	return s->size >= sizeof(*s) ? s->n_records : 0;
+	return PCPTUNE_SAMPLE_HAS(s, records) ? s->n_records : 0;
+}
+
+static inline uint64_t pcptune_sample_long_holds(const struct pcptune_sample *s)
+{
+	return PCPTUNE_SAMPLE_HAS(s, long_holds) ? s->long_holds : 0;
 }
 
 static inline const struct pcptune_record *pcptune_sample_record(const struct pcptune_sample *s,

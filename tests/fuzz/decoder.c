@@ -69,6 +69,7 @@ static void must_be_same(const struct pcptune_sample *a, const struct pcptune_sa
 {
 	MUST(a->seq == b->seq && a->time_us == b->time_us && a->dt_us == b->dt_us);
 	MUST(a->cpu_us == b->cpu_us && a->mem_available == b->mem_available);
+	MUST(a->long_holds == b->long_holds);
 	MUST(a->flags == b->flags && a->n_active == b->n_active && a->n_cpus == b->n_cpus);
 	MUST(!memcmp(a->cpus, b->cpus, a->n_cpus * sizeof(struct pcptune_cpu)));
 	MUST(!a->n_active || !memcmp(a->active, b->active, a->n_active * sizeof(*a->active)));

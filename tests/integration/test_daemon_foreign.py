@@ -313,7 +313,83 @@ def mistakes_in_its_parameters_are_found_before_a_start():
     assert "high" in r.stderr and "4..100000" in r.stderr and "odd is for others" in r.stderr, r.stderr
 
 
-def restarted(d, count=1):
+@test
+def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
+    where = place()
+    build(where, "good")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"})
+    f = Fake(d, step_ms=5)
+    d.target("fake", policy="good")
+    kids = children(d)
+    bad = {  # what is changed in the source: what the daemon says
+        "abi": ("PCPTUNE_POLICY_SIZES,", "PCPTUNE_POLICY_SIZES, .abi = 2,",
+                r"abi is 2, this host speaks 1"),
+        "size": ("PCPTUNE_POLICY_SIZES,", "PCPTUNE_POLICY_SIZES, .cpu_size = 8,",
+                 r"size of struct pcptune_cpu is 8, right is"),
+        "symbol": ("pcptune_policy_v1 =", "pcptune_policy_v9 =", r"does not export"),
+        "nulls": (".decide = decide,", "", r"is no function of the policy"),
+        "table": (".n_reasons = 2,", ".n_reasons = 0,", r"0 reasons, right is"),
+        "name": ('.name = "name"', '.name = "other"', r'the name is \"other\"'),
+        "state": ("return sizeof(uint32_t);", "return (size_t)1 << 40;", r"bytes of state"),
+        "inits": ("return p[1] ? -EINVAL : 0;", "return 1;", r"inits"),
+        "endless": ("return p[1] ? -EINVAL : 0;", "exit(3);", r"ended with status 3"),
+    }
+    for name, (old, new, says) in bad.items():
+        global SOURCE
+        whole = SOURCE
+        SOURCE = SOURCE.replace("NAME", f'"{name}"')
+        assert old in SOURCE, name
+        SOURCE = SOURCE.replace(old, new)
+        build(where, name, deed="")
+        SOURCE = whole
+        r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": name})
+        assert not r["ok"] and re.search(says, r["error"]), (name, r)
+        t = d.target("fake", policy="good", policy_state="running")
+    open(where + "/text.so", "w").write("text")
+    os.chmod(where + "/text.so", 0o755)
+    r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "text"})
+    assert not r["ok"] and "no shared object" in r["error"], r
+    os.chmod(where + "/good.so", 0o777)
+    r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "good"})
+    assert not r["ok"] and "mode 0777 lets others write it" in r["error"], r
+    wait_for(lambda: children(d) == kids)
+    f.end()
+    assert d.stop() == 0
+
+
+@test
+def a_guard_goes_back_on_the_real_allocator():
+    """The policy makes a list much too short for its program; the guard does not let it."""
+    where = place()
+    build(where, "good", high=100,
+          deed="if (*n < 80 || !sample->n_active) { d->reason = 2; return 0; }")
+    d = Daemon(policy_path=path(where), interval_ms=50, log={"chunk_ms": 50},
+               default={"policy": "static", "params": {"high": 20000, "rules": "gx"}},
+               guard={"permille": 100, "ms": 1000})
+    p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "2", "-m", "16", "-s", "120"],
+              env={"PCPTUNE_SOCKET": d.socket, "PCPALLOC_CPUS": "2"}, stdout=subprocess.DEVNULL)
+
+    def high():
+        return [c["high"] for c in d.ctl("status")["targets"][0]["zones"][0]["cpus"]]
+    d.target("page_fault1", policy="static")
+    wait_for(lambda: high()[:2] == [20000, 20000])
+    d.ctl("policy", target="page_fault1", policy="good")
+
+    def said(reason):
+        return d.sql("SELECT * FROM decision WHERE reason_name = ?", reason)
+    wait_for(lambda: said("step"), 30)
+    wait_for(lambda: said("guard-traffic") or said("guard-waits"), 30)
+    wait_for(lambda: high()[0] == 20000)
+    time.sleep(2)
+    assert high()[0] == 20000 and len(said("step")) == 1, "that direction is benched"
+    p.kill()
+    p.wait()
+    assert d.stop() == 0
+    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
+    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+
+
+def restarted(d):
     """SIGHUP, and its end."""
     before = d.stderr().count("eloaded")
     os.kill(d.proc.pid, signal.SIGHUP)

@@ -51,6 +51,7 @@ struct model {
 	uint64_t seq;
 	uint64_t cpu_us; /* of the target for each interval, 0: not known */
 	uint64_t decisions, sum_max;
+	uint64_t long_holds;			 /* of the next sample */
 	uint64_t alloc_pages, alloc_zone, takes; /* totals */
 	FILE *trace;				 /* a line for each change, NULL: none */
 	void (*after)(struct model *m, const struct pcptune_sample *s); /* each decide; or NULL */
@@ -301,6 +302,8 @@ static inline void model_step(struct model *m)
 	s.cpus = m->cpu;
 	s.active = m->active;
 	s.n_active = n_active;
+	s.long_holds = m->long_holds;
+	m->long_holds = 0;
 	model_records(m, &s);
 	if (policy_instance_decide(m->pi, &s, &m->answer, why))
 		fail_msg("%s", why);

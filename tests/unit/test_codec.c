@@ -137,6 +137,7 @@ static void make_wild(struct source *src)
 	src->s.cpu_us = wild();
 	src->s.mem_available = below(2) ? src->s.mem_available : wild();
 	src->s.flags = (uint32_t)below(4);
+	src->s.long_holds = below(2) ? 0 : wild();
 	find_active(src);
 }
 
@@ -222,6 +223,7 @@ static void assert_same_sample(const struct pcptune_sample *a, const struct copi
 	assert_true(a->dt_us == b->dt_us);
 	assert_true(a->cpu_us == b->cpu_us);
 	assert_true(a->mem_available == b->mem_available);
+	assert_true(a->long_holds == b->long_holds);
 	assert_int_equal(a->n_cpus, b->n_cpus);
 	assert_int_equal(a->cpu_size, sizeof(struct pcptune_cpu));
 	assert_int_equal(a->n_active, b->n_active);
@@ -363,6 +365,7 @@ static void test_round_trip_extremes(void **state)
 		src.s.seq = src.s.time_us = src.s.dt_us = src.s.cpu_us = values[v];
 		src.s.mem_available = values[v];
 		src.s.flags = (uint32_t)values[v];
+		src.s.long_holds = values[v];
 		TRY src.cpus[1].flags = 0;
 #undef TRY
 	}
@@ -822,7 +825,8 @@ static void test_damaged(void **state)
 	for (size_t n = 1; n < good.n; n++) {
 		BAD(b.n = n); /* cut anywhere */
 	}
-	BAD(b.b[0] = 2);	   /* version */
+	BAD(b.b[0] = 0); /* version */
+	BAD(b.b[0] = 3);
 	BAD(b.b[5] = 4 << 1 | 1);  /* 4 CPUs, not 3 */
 	BAD(b.b[1] = 65 << 1 | 1); /* too many rows */
 	BAD(b.b[2] = 62 << 1 | 1); /* ... in all */

@@ -156,6 +156,65 @@ static void test_a_raise_in_vain_goes_back(void **state)
 	model_end(&m);
 }
 
+/* The lock is held for long where batch is large: nothing else tells. What happens in 100 s. */
+static uint32_t long_holds(uint32_t long_each, uint32_t always, char *first, size_t n)
+{
+	struct model m;
+	uint32_t backs = 0;
+
+	model_new(&m, "static", "high=20000 batch=500 rules=gx guard_permille=100", 2, MANAGED);
+	m.cpu_us = 150000;
+	begin(&m, 0, 20000, 10000);
+	for (uint32_t i = 0; i < 100 * PER_SEC; i++) {
+		if (i < 15 * PER_SEC)
+			m.m[0].settle_until = m.t + 300000;
+		m.long_holds = always + (m.m[0].st.batch > 400 ? long_each : 0);
+		model_cycle(&m, 0, 12000, 300, 0);
+		model_step(&m);
+		if (m.answer.n_changes && m.answer.changes[0].reason > GUARD_REASON_BASE &&
+		    !backs++)
+			snprintf(first, n, "%s", first_reason(&m));
+	}
+	assert_int_equal(m.m[0].st.batch, backs ? 63 : 500);
+	model_end(&m);
+	return backs;
+}
+
+static void test_long_holds_go_back(void **state)
+{
+	char first[32] = "";
+
+	(void)state;
+	assert_int_equal(long_holds(1, 0, first, sizeof(first)), 1);
+	assert_string_equal(first, "guard-holds");
+	assert_int_equal(long_holds(5, 20, first, sizeof(first)), 1);
+	assert_int_equal(long_holds(0, 20, first, sizeof(first)), 0);
+	assert_int_equal(long_holds(1, 20, first, sizeof(first)), 0); /* within the margin */
+}
+
+static void test_long_holds_and_chance(void **state)
+{
+	struct guard_sum was = {.all_traffic = 1000000, .long_holds = 100}, is = was;
+
+	(void)state;
+	assert_false(guard_longer(&was, &is, 0));
+	is.long_holds = 139;
+	assert_false(guard_longer(&was, &is, 0)); /* less than four times ten */
+	is.long_holds = 141;
+	assert_true(guard_longer(&was, &is, 0));
+	assert_false(guard_longer(&was, &is, 100));
+	was.long_holds = 0;
+	is.long_holds = 15;
+	assert_false(guard_longer(&was, &is, 100));
+	is.long_holds = 16;
+	assert_true(guard_longer(&was, &is, 100));
+	was = (struct guard_sum){.all_traffic = UINT64_MAX, .long_holds = UINT64_MAX};
+	is = (struct guard_sum){.all_traffic = 1, .long_holds = 100};
+	assert_true(guard_longer(&was, &is, 100)); /* no division by what was shifted away */
+	was.all_traffic = 0;
+	assert_false(guard_longer(&was, &is, 100));
+}
+
 /* Nothing can be said of a few pages: nothing is done. */
 static void test_without_traffic_no_word(void **state)
 {
@@ -371,6 +430,8 @@ int main(void)
 		cmocka_unit_test(test_a_raise_that_helps_stays),
 		cmocka_unit_test(test_a_lowering_that_costs_nothing_stays),
 		cmocka_unit_test(test_a_raise_in_vain_goes_back),
+		cmocka_unit_test(test_long_holds_go_back),
+		cmocka_unit_test(test_long_holds_and_chance),
 		cmocka_unit_test(test_without_traffic_no_word),
 		cmocka_unit_test(test_the_bench_grows),
 		cmocka_unit_test(test_what_is_held_is_left),

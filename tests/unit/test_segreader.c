@@ -354,6 +354,12 @@ static void test_shape_zone_proc(void **state)
 	assert_int_equal(zone.id, 1);
 	assert_int_equal(zone.node, 1);
 	assert_int_equal(zone.inherited_held, 6);
+	assert_int_equal(segreader_long_holds(sr), 0);
+	made_zone(&m, 0)->hold_from_32768ns = 1000;
+	made_zone(&m, 0)->hold_from_65536ns = 1;
+	made_zone(&m, 1)->hold_from_1048576ns = 20;
+	made_zone(&m, 1)->hold_from_8388608ns = 300;
+	assert_int_equal(segreader_long_holds(sr), 321);
 	made_proc(&m)->malloc_calls = 12;
 	made_proc(&m)->forks = 13;
 	segreader_proc(sr, &proc);

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the CPUs of sim.h ask for: processes one after another, and the slab bursts that follow them.
+ * What the CPUs of sim.h ask for: processes one after another and the slab bursts that follow them,
+ * or streams of messages.
+ *
+ * Who has nothing to do in a stream looks again when its partner has done its next step: only that
+ * can change anything.
  *
  * All chance of a simulation is drawn here and at its set-up, from one generator, in the order of
  * events.
@@ -171,13 +175,83 @@ static void fault(struct sim *s, struct cpu *c, uint64_t t)
 	}
 }
 
-/* The queue is empty: what comes next. */
+/* Nothing to do until then. */
+static void rest(struct cpu *c, uint64_t t, uint64_t until)
+{
+	c->next = c->rest_until = until > t ? until : t + 1;
+	c->n.idle_ns += c->next - t;
+}
+
+static void next_of_process(struct sim *s, struct cpu *c, uint64_t t)
+{
+	if (c->p.exiting && s->w->idle_ns) {
+		c->p = (struct process){0};
+		rest(c, t, t + (uint64_t)exponential(s, (double)s->w->idle_ns));
+	} else if (c->p.exiting || !c->p.held) {
+		begin_process(s, c);
+	} else if (c->p.left) {
+		fault(s, c, t);
+	} else {
+		end_process(s, c, t);
+	}
+}
+
+/* ---- streams ---- */
+
+static void message(struct sim *s, struct cpu *c)
+{
+	const struct sim_workload *w = s->w;
+	bool take = c->stream.sends;
+
+	/* the last one comes first: a page of order 0, the headers, before the blocks */
+	sim_leg(c, take, ORDER3, (uint32_t)w->stream_order3, w->block_ns);
+	sim_leg(c, take, ORDER2, (uint32_t)w->stream_order2, w->block_ns);
+	sim_leg(c, take, ORDER1, (uint32_t)w->stream_order1, w->block_ns);
+	sim_leg(c, take, UNMOVABLE, (uint32_t)w->stream_order0, w->block_ns);
+	c->compute = 1 + (uint64_t)exponential(s, (double)(take ? w->send_ns : w->receive_ns));
+	c->stream.busy = true;
+}
+
+/* Time to change roles: the sender stops, the receiver takes what is on its way. */
+static bool swaps(struct sim *s, struct cpu *c, struct cpu *partner, struct stream *both,
+		  uint64_t t)
+{
+	if (s->w->swap_ns && t >= both->swap_at)
+		both->swap = true;
+	if (!both->swap || both->on_their_way || partner->stream.busy)
+		return both->swap && c->stream.sends;
+	both->swap = false;
+	both->swap_at = t + (uint64_t)exponential(s, (double)s->w->swap_ns);
+	c->stream.sends = !c->stream.sends;
+	partner->stream.sends = !partner->stream.sends;
+	return false;
+}
+
+static void next_of_stream(struct sim *s, struct cpu *c, uint64_t t)
+{
+	size_t i = (size_t)(c - s->cpu);
+	struct cpu *partner = &s->cpu[i ^ 1];
+	struct stream *both = &s->cpu[i & ~(size_t)1].stream;
+
+	if (c->stream.busy) {
+		c->stream.busy = false;
+		c->n.exits += c->stream.sends;
+		both->on_their_way += c->stream.sends ? 1 : -1u;
+	}
+	if ((i ^ 1) >= s->n)
+		rest(c, t, t + 1000000000); /* one too many */
+	else if (swaps(s, c, partner, both, t))
+		rest(c, t, partner->next);
+	else if (c->stream.sends ? both->on_their_way >= s->w->window : !both->on_their_way)
+		rest(c, t, partner->next);
+	else
+		message(s, c);
+}
+
 void sim_demand(struct sim *s, struct cpu *c, uint64_t t)
 {
-	if (c->p.exiting || !c->p.held)
-		begin_process(s, c);
-	else if (c->p.left)
-		fault(s, c, t);
+	if (s->w->window)
+		next_of_stream(s, c, t);
 	else
-		end_process(s, c, t);
+		next_of_process(s, c, t);
 }

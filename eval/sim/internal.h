@@ -18,8 +18,8 @@ enum { MOVABLE, UNMOVABLE, ORDER1, ORDER2, ORDER3, N_LISTS };
 #define BURSTS	  32u
 #define WINDOW_NS 100000000u /* waiting is averaged over it; a policy samples at its end */
 
-/* Who takes a zone lock. OTHER: users that have nothing to do with lists. */
-enum sim_path { SIM_ALLOC, SIM_FREE, SIM_OTHER, SIM_AGENT, SIM_PATHS };
+/* Who takes a lock: of the zone; OTHER: users that have nothing to do with lists. LRU: of the LRU. */
+enum sim_path { SIM_ALLOC, SIM_FREE, SIM_OTHER, SIM_AGENT, SIM_LRU, SIM_PATHS };
 
 struct leg {
 	uint32_t left;
@@ -34,12 +34,22 @@ struct process {
 	bool exiting;
 };
 
+/* Of a CPU in a stream. */
+struct stream {
+	bool sends;
+	bool busy; /* with a message */
+	/* of the sender's and the receiver's, in the one with the even number */
+	uint32_t on_their_way;
+	bool swap;
+	uint64_t swap_at;
+};
+
 /* Since the beginning; pages, times or ns. */
 struct sim_counters {
 	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, alloc_direct, free_direct;
 	uint64_t refills, drains, free_high, trim_pages;
 	uint64_t taken[SIM_PATHS], contended[SIM_PATHS], wait_ns[SIM_PATHS], hold_ns[SIM_PATHS];
-	uint64_t work_ns, exits;
+	uint64_t work_ns, idle_ns, exits;
 };
 
 struct cpu {
@@ -48,8 +58,10 @@ struct cpu {
 	uint32_t n_legs; /* the last one is the current one */
 	uint32_t node;
 	struct process p;
-	uint64_t compute; /* to do before the legs */
-	uint64_t next;	  /* event of the process */
+	struct stream stream;
+	uint64_t compute;    /* to do before the legs */
+	uint64_t next;	     /* event of the process */
+	uint64_t rest_until; /* it has nothing to do */
 	uint64_t next_tick;
 	uint64_t busy;		/* until then it waits for a lock or holds it: no interrupt */
 	uint64_t burst[BURSTS]; /* times of slab bursts, in order */
@@ -60,6 +72,7 @@ struct cpu {
 
 struct node {
 	uint64_t free_at; /* the lock of its zone */
+	uint64_t lru_free_at[SIM_LRU_MAX];
 	uint64_t wait_ns; /* in this window */
 	double speed;	  /* of computing */
 };

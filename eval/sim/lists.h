@@ -26,9 +26,17 @@ struct sim_lists {
 /* What a drain did. pages 0: there was none. */
 struct sim_drain {
 	uint32_t pages;
+	uint32_t blocks;
 	uint32_t holds; /* of the zone lock */
 	bool free_high;
 };
+
+static inline void sim_drain_add(struct sim_drain *d, struct sim_drain part)
+{
+	d->pages += part.pages;
+	d->blocks += part.blocks;
+	d->holds += part.holds;
+}
 
 /* The list is empty: fills it. Returns the pages that one hold of the zone lock moves. */
 static inline uint32_t sim_lists_refill(struct sim_lists *l, uint32_t list)
@@ -68,6 +76,7 @@ static inline struct sim_drain sim_lists_drain(struct sim_lists *l, uint32_t lis
 			l->count[list] -= k;
 			l->pages -= k << order;
 			done += k << order;
+			d.blocks += k;
 			if (k < blocks)
 				list = (list + 1) % l->n;
 		}
@@ -82,8 +91,8 @@ static inline struct sim_drain sim_lists_drain(struct sim_lists *l, uint32_t lis
 static inline struct sim_drain sim_lists_limits(struct sim_lists *l,
 						const struct pcptune_rule_state *to)
 {
-	struct sim_drain d = {0}, part;
-	uint32_t lose = 0;
+	struct sim_drain d = {0};
+	uint32_t lose;
 
 	l->s.high = to->high;
 	l->s.high_min = to->high_min;
@@ -97,14 +106,10 @@ static inline struct sim_drain sim_lists_limits(struct sim_lists *l,
 		lose = l->count[i] << l->order[i];
 		if (!lose || pcptune_rules_has_list(to->rules, l->order[i]))
 			continue;
-		part = sim_lists_drain(l, i, lose);
-		d.pages += part.pages;
-		d.holds += part.holds;
+		sim_drain_add(&d, sim_lists_drain(l, i, lose));
 	}
 	if (l->pages > to->high) {
-		part = sim_lists_drain(l, 0, l->pages - to->high);
-		d.pages += part.pages;
-		d.holds += part.holds;
+		sim_drain_add(&d, sim_lists_drain(l, 0, l->pages - to->high));
 	}
 	return d;
 }

@@ -237,11 +237,16 @@ static void first_entries(struct sim *s)
 	l->last_us = us_of(0) - CLOSED_INTERVAL_MS * 1000;
 }
 
+static uint32_t record_ms_of(const struct pcptune_policy *p)
+{
+	return p->size > offsetof(struct pcptune_policy, record_ms) ? p->record_ms : 0;
+}
+
 int sim_loop_new(struct sim *s, const struct sim_setup *setup, char *why)
 {
 	struct sim_loop *l = calloc(1, sizeof(*l) + s->n * sizeof(l->cpu[0]));
 	uint32_t n = (uint32_t)s->w->nodes * s->n;
-	bool records = policy_record_ms(setup->module) != 0;
+	bool records = record_ms_of(policy_desc(setup->module)) != 0;
 	int e;
 
 	if (!l) {
@@ -250,7 +255,7 @@ int sim_loop_new(struct sim *s, const struct sim_setup *setup, char *why)
 	}
 	s->loop = l;
 	l->why = why;
-	l->record_ms = policy_record_ms(setup->module);
+	l->record_ms = record_ms_of(policy_desc(setup->module));
 	l->sample = calloc(n, sizeof(*l->sample));
 	l->active = calloc(n, sizeof(*l->active));
 	l->records = records ? calloc(s->n, sizeof(*l->records)) : NULL;

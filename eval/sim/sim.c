@@ -15,6 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define LRU_ADD	   15u /* pages that go to the LRU in one hold of its lock */
+#define LRU_REMOVE 32u
+
 /* ---- the zone ---- */
 
 uint64_t sim_lock(struct sim *s, struct cpu *c, uint64_t t, uint64_t hold_ns, enum sim_path path)
@@ -45,6 +48,7 @@ static uint64_t refill(struct sim *s, struct cpu *c, uint32_t list, uint64_t t)
 	c->n.refills++;
 	c->n.alloc_zone += pages;
 	s->held += pages;
+	pages >>= c->lists.order[list];
 	return sim_lock(s, c, t, (uint64_t)(s->w->hold_ns + pages * s->w->hold_refill_ns),
 			SIM_ALLOC);
 }
@@ -52,16 +56,16 @@ static uint64_t refill(struct sim *s, struct cpu *c, uint32_t list, uint64_t t)
 uint64_t sim_drained(struct sim *s, struct cpu *c, struct sim_drain d, uint64_t t,
 		     enum sim_path path)
 {
-	uint64_t pages = d.pages;
+	uint64_t blocks = d.blocks;
 
 	c->n.drains += d.holds;
 	c->n.free_zone += d.pages;
 	c->n.free_high += d.free_high;
 	s->held -= d.pages;
 	for (uint32_t i = 0; i < d.holds; i++) {
-		uint64_t part = pages / (d.holds - i);
+		uint64_t part = blocks / (d.holds - i);
 
-		pages -= part;
+		blocks -= part;
 		t = sim_lock(s, c, t,
 			     (uint64_t)(s->w->hold_ns + (int64_t)part * s->w->hold_drain_ns), path);
 	}
@@ -80,23 +84,39 @@ static uint64_t direct(struct sim *s, struct cpu *c, bool take, uint32_t order, 
 	return sim_lock(s, c, t, (uint64_t)(s->w->hold_ns + ns), take ? SIM_ALLOC : SIM_FREE);
 }
 
+/* The LRU's lock, a batch of pages at a time; those that have one share it in turn. */
+static uint64_t lru(struct sim *s, struct cpu *c, uint32_t pages, uint64_t t)
+{
+	struct node *n = &s->node[c->node];
+	uint64_t *free_at = &n->lru_free_at[(uint64_t)(c - s->cpu) % (uint64_t)s->w->lru_locks];
+
+	if (*free_at > t) {
+		n->wait_ns += *free_at - t;
+		c->n.wait_ns[SIM_LRU] += *free_at - t;
+		t = *free_at;
+	}
+	*free_at = t + pages * (uint64_t)s->w->lru_page_ns;
+	c->busy = *free_at;
+	return *free_at;
+}
+
 /* ---- legs ---- */
 
-static uint32_t take(struct sim *s, struct cpu *c, const struct leg *l, uint64_t *t)
+static uint32_t take(struct sim *s, struct cpu *c, const struct leg *l, uint32_t most, uint64_t *t)
 {
 	uint32_t k;
 
 	if (!c->lists.count[l->list])
 		*t = refill(s, c, l->list, *t);
-	k = sim_lists_take(&c->lists, l->list, l->left);
+	k = sim_lists_take(&c->lists, l->list, most);
 	s->held -= (uint64_t)k << c->lists.order[l->list];
 	c->n.alloc_pages += (uint64_t)k << c->lists.order[l->list];
 	return k;
 }
 
-static uint32_t give(struct sim *s, struct cpu *c, const struct leg *l, uint64_t *t)
+static uint32_t give(struct sim *s, struct cpu *c, const struct leg *l, uint32_t most, uint64_t *t)
 {
-	uint32_t k = sim_lists_put_run(&c->lists, l->list, l->left);
+	uint32_t k = sim_lists_put_run(&c->lists, l->list, most);
 
 	s->held += k;
 	if (!k) {
@@ -112,12 +132,17 @@ static uint32_t give(struct sim *s, struct cpu *c, const struct leg *l, uint64_t
 static uint64_t step_leg(struct sim *s, struct cpu *c, uint64_t t)
 {
 	struct leg *l = &c->legs[c->n_legs - 1];
-	uint32_t order = c->lists.order[l->list], ns = l->ns, k = 1;
+	uint32_t order = c->lists.order[l->list], ns = l->ns, k = 1, most = l->left;
+	bool on_lru = s->w->lru_locks && l->list == MOVABLE;
 
+	if (on_lru)
+		most = pcptune_min_u32(most, l->take ? LRU_ADD : LRU_REMOVE);
 	if (order && !pcptune_rules_has_list(c->lists.s.rules, order))
 		t = direct(s, c, l->take, order, t);
 	else
-		k = l->take ? take(s, c, l, &t) : give(s, c, l, &t);
+		k = l->take ? take(s, c, l, most, &t) : give(s, c, l, most, &t);
+	if (on_lru)
+		t = lru(s, c, k, t);
 	l->left -= k;
 	if (!l->left)
 		c->n_legs--;
@@ -151,6 +176,8 @@ static void step_process(struct sim *s, struct cpu *c, uint64_t t)
 	c->next = t;
 	if (!c->n_legs)
 		sim_demand(s, c, t);
+	if (!c->n_legs && !c->compute)
+		return; /* it rests until c->next */
 	t = c->next;
 	if (c->compute) {
 		c->n.work_ns += c->compute;
@@ -245,6 +272,7 @@ static void set_up(struct sim *s, const struct sim_setup *setup)
 		c->lists = (struct sim_lists){.n = N_LISTS, .order = {0, 0, 1, 2, 3}};
 		c->lists.s = first_state(w, rules);
 		c->next = sim_random(s) % 100000000;
+		c->stream.sends = !(i & 1);
 		c->next_tick = sim_random(s) % (uint64_t)w->tick_ns;
 		if (setup->module) /* decay is the policy's */
 			c->next_tick = UINT64_MAX;
@@ -257,14 +285,16 @@ static void set_up(struct sim *s, const struct sim_setup *setup)
 }
 
 /* What the counters say now: negative of it at the warm-up's end, so that sums are differences. */
-static void add_counters(const struct sim *s, struct sim_result *r, uint64_t sign)
+static void add_counters(const struct sim *s, struct sim_result *r, uint64_t t, uint64_t sign)
 {
 	for (uint32_t i = 0; i < s->n; i++) {
-		const struct sim_counters *n = &s->cpu[i].n;
+		const struct cpu *c = &s->cpu[i];
+		const struct sim_counters *n = &c->n;
 
 		r->work_ns += sign * n->work_ns;
 		r->wait_ns += sign * (n->wait_ns[SIM_ALLOC] + n->wait_ns[SIM_FREE] +
-				      n->wait_ns[SIM_OTHER]);
+				      n->wait_ns[SIM_OTHER] + n->wait_ns[SIM_LRU]);
+		r->cpu_ns -= sign * (n->idle_ns - (c->rest_until > t ? c->rest_until - t : 0));
 		r->alloc_pages += sign * n->alloc_pages;
 		r->alloc_zone += sign * n->alloc_zone;
 		r->free_zone += sign * n->free_zone;
@@ -287,14 +317,14 @@ static int all_events(struct sim *s, struct sim_result *r)
 			e = window(s);
 		if (!s->counts && t >= warm) {
 			s->counts = true;
-			add_counters(s, r, (uint64_t)-1);
+			add_counters(s, r, t, (uint64_t)-1);
 		}
 		if (t)
 			step(s, c, t);
 		sift(s, earliest(c));
 		s->events++;
 	}
-	add_counters(s, r, 1);
+	add_counters(s, r, end, 1);
 	return e;
 }
 
@@ -310,7 +340,7 @@ static int run(struct sim *s, const struct sim_setup *setup, struct sim_result *
 	if (e)
 		return e;
 	r.events = s->events;
-	r.cpu_ns = (uint64_t)s->w->run_ns * s->n;
+	r.cpu_ns += (uint64_t)s->w->run_ns * s->n;
 	r.held_mean = s->held_samples ? (double)s->held_sum / (double)s->held_samples : 0;
 	r.held_peak = s->held_peak;
 	if (s->loop)

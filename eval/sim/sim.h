@@ -18,11 +18,14 @@
 
 #define SIM_CPUS_MAX  1024u
 #define SIM_NODES_MAX 8u
+#define SIM_LRU_MAX   64u
 
 /*
- * What the CPUs do: processes one after another. Each begins with a burst of allocations, faults
- * pages in while it computes, exits, frees most of its pages in one run and its page table as a
- * block of order 1. Some time later come bursts of slab frees, without an allocation between.
+ * What the CPUs do. Either processes one after another: each begins with a burst of allocations,
+ * faults pages in while it computes, exits, frees most of its pages in one run and its page table as
+ * a block of order 1; some time later come bursts of slab frees, without an allocation between. Or
+ * streams: of two CPUs beside each other one allocates the blocks of messages and the other frees
+ * them, with so many on their way at most; now and then they change roles.
  * Times in ns, sizes in pages. Every field is a key of a workload file (workload.h).
  */
 struct sim_workload {
@@ -31,8 +34,10 @@ struct sim_workload {
 	double smt; /* speed of a hardware thread while its sibling computes, 1: there is none */
 	int64_t hold_ns,
 		hold_contended_ns; /* of the zone lock: fixed, more when it was contended */
-	int64_t hold_refill_ns, hold_drain_ns; /* for each page */
+	int64_t hold_refill_ns, hold_drain_ns; /* for each block */
 	int64_t tick_ns;
+	int64_t lru_locks;   /* of a node, shared by its CPUs in turn; 0: none is modelled */
+	int64_t lru_page_ns; /* held for a page that goes there or leaves */
 	/* processes */
 	double large_share;
 	int64_t large_pages, large_page_ns, small_pages,
@@ -41,7 +46,8 @@ struct sim_workload {
 	int64_t exec_pages, exec_page_ns, fault_burst, fault_page_ns;
 	double kept; /* share of the pages that outlives the process: page cache */
 	int64_t free_page_ns;
-	double counter; /* share of fault bursts with frees of movable, allocations of unmovable */
+	int64_t idle_ns; /* mean, after an exit */
+	double counter;	 /* share of fault bursts with frees of movable, allocations of unmovable */
 	double other_holds; /* chance at a fault burst of a hold of the zone lock for something else */
 	double migrate;	    /* chance at a fault burst to go on on another CPU of the node */
 	/* slab */
@@ -50,6 +56,13 @@ struct sim_workload {
 	double burst_blocks; /* blocks of order 1 to 3 in one, mean */
 	double burst_order1, burst_order2, burst_order3;
 	double at_exit; /* chance of a run of blocks right after the exit */
+	/* stream */
+	int64_t stream_order0, stream_order1, stream_order2,
+		stream_order3;	     /* blocks of a message */
+	int64_t send_ns, receive_ns; /* compute a message, mean */
+	int64_t block_ns;	     /* to allocate or free a block */
+	int64_t window;		     /* messages on their way; 0: no streams */
+	int64_t swap_ns;	     /* mean time between changes of roles, 0: none */
 	/* run */
 	int64_t warm_ns, run_ns;
 };
@@ -59,7 +72,7 @@ struct sim_result {
 	uint64_t events;
 	uint64_t work_ns; /* computed */
 	uint64_t wait_ns; /* for zone locks */
-	uint64_t cpu_ns;
+	uint64_t cpu_ns;  /* without the time in which CPUs had nothing to do */
 	uint64_t alloc_pages, alloc_zone, free_zone, refills, drains, free_high, exits;
 	double held_mean; /* pages on lists, all CPUs, every 100 ms */
 	uint64_t held_peak;

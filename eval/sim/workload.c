@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Reads workload files by one table of keys: group, name, range, field. What is unknown, missing,
- * of the wrong type or out of range is said with file and line, and with what is right.
+ * of the wrong type or out of range is said with file and line, and with what is right. What belongs
+ * to the CPUs' work is there for streams or for processes, not for both.
  */
 #include "eval/sim/workload.h"
 
@@ -20,10 +21,11 @@ struct key {
 	size_t field;
 };
 
-#define INT(group, name, min, max)                                                 \
-	{                                                                          \
-		group, #name, false, min, max, offsetof(struct sim_workload, name) \
+#define FIELD(group, name, field, min, max)                                         \
+	{                                                                           \
+		group, #name, false, min, max, offsetof(struct sim_workload, field) \
 	}
+#define INT(group, name, min, max) FIELD(group, name, name, min, max)
 #define REAL(group, name, min, max)                                               \
 	{                                                                         \
 		group, #name, true, min, max, offsetof(struct sim_workload, name) \
@@ -41,6 +43,8 @@ static const struct key keys[] = {
 	INT("machine", hold_refill_ns, 0, 100000),
 	INT("machine", hold_drain_ns, 0, 100000),
 	INT("machine", tick_ns, 1000000, 1000000000000),
+	INT("machine", lru_locks, 0, SIM_LRU_MAX),
+	INT("machine", lru_page_ns, 0, 1000000),
 	REAL("processes", large_share, 0, 1),
 	INT("processes", large_pages, 1, 1000000),
 	INT("processes", large_page_ns, 1, 100000000),
@@ -53,6 +57,7 @@ static const struct key keys[] = {
 	INT("processes", fault_page_ns, 1, 1000000),
 	REAL("processes", kept, 0, 1),
 	INT("processes", free_page_ns, 1, 1000000),
+	INT("processes", idle_ns, 0, 1000000000000),
 	REAL("processes", counter, 0, 1),
 	REAL("processes", other_holds, 0, 1),
 	REAL("processes", migrate, 0, 1),
@@ -64,6 +69,15 @@ static const struct key keys[] = {
 	REAL("slab", burst_order2, 0, 1),
 	REAL("slab", burst_order3, 0, 1),
 	REAL("slab", at_exit, 0, 1),
+	FIELD("stream", order0, stream_order0, 0, 1000),
+	FIELD("stream", order1, stream_order1, 0, 1000),
+	FIELD("stream", order2, stream_order2, 0, 1000),
+	FIELD("stream", order3, stream_order3, 0, 1000),
+	INT("stream", send_ns, 0, 1000000000),
+	INT("stream", receive_ns, 0, 1000000000),
+	INT("stream", block_ns, 1, 1000000),
+	INT("stream", window, 1, 1000000),
+	INT("stream", swap_ns, 0, 1000000000000),
 	INT("run", warm_ns, 0, 1000000000000),
 	INT("run", run_ns, 1000000, 1000000000000),
 };
@@ -118,7 +132,8 @@ static int read_group(struct reader *r, const config_setting_t *group)
 		known |= !strcmp(keys[i].group, name);
 	if (!known || !config_setting_is_group(group)) {
 		snprintf(text, sizeof(text),
-			 "%s: not a group that there is; right are machine, processes, slab, run",
+			 "%s: not a group that there is; right are machine, processes, slab, "
+			 "stream, run",
 			 name);
 		return wrong(r, group, text);
 	}
@@ -143,28 +158,54 @@ static int read_group(struct reader *r, const config_setting_t *group)
 	return 0;
 }
 
+static bool has_group(const struct reader *r, const char *group)
+{
+	for (size_t i = 0; i < N_KEYS; i++)
+		if (r->seen[i] && !strcmp(keys[i].group, group))
+			return true;
+	return false;
+}
+
+/* Is this group left out rightly? */
+static bool not_needed(const struct reader *r, const char *group)
+{
+	bool stream = has_group(r, "stream");
+
+	return strcmp(group, "stream")
+		       ? stream && (!strcmp(group, "processes") || !strcmp(group, "slab"))
+		       : !stream;
+}
+
+static int whole_wrong(const struct reader *r, const char *text)
+{
+	snprintf(r->why, SIM_WHY, "%s:1: %s", r->path, text);
+	return -EINVAL;
+}
+
 static int check_whole(struct reader *r)
 {
-	for (size_t i = 0; i < N_KEYS; i++) {
-		char right[96];
+	const struct sim_workload *w = r->w;
 
-		if (r->seen[i])
+	if (has_group(r, "stream") && (has_group(r, "processes") || has_group(r, "slab")))
+		return whole_wrong(r, "stream and processes; right is one of them (slab belongs to "
+				      "processes)");
+	for (size_t i = 0; i < N_KEYS; i++) {
+		char right[96], text[256];
+
+		if (r->seen[i] || not_needed(r, keys[i].group))
 			continue;
 		range_text(&keys[i], right, sizeof(right));
-		snprintf(r->why, SIM_WHY, "%s:1: %s.%s is missing: %s", r->path, keys[i].group,
-			 keys[i].name, right);
-		return -EINVAL;
+		snprintf(text, sizeof(text), "%s.%s is missing: %s", keys[i].group, keys[i].name,
+			 right);
+		return whole_wrong(r, text);
 	}
-	if (r->w->high_max < r->w->high_min) {
-		snprintf(r->why, SIM_WHY, "%s:1: machine.high_max is below machine.high_min",
-			 r->path);
-		return -EINVAL;
-	}
-	if (r->w->burst_order1 + r->w->burst_order2 + r->w->burst_order3 <= 0) {
-		snprintf(r->why, SIM_WHY,
-			 "%s:1: slab.burst_order1 to 3 are all 0; one of them is above", r->path);
-		return -EINVAL;
-	}
+	if (w->high_max < w->high_min)
+		return whole_wrong(r, "machine.high_max is below machine.high_min");
+	if (!w->window && w->burst_order1 + w->burst_order2 + w->burst_order3 <= 0)
+		return whole_wrong(r, "slab.burst_order1 to 3 are all 0; one of them is above");
+	if (w->window &&
+	    !(w->stream_order0 + w->stream_order1 + w->stream_order2 + w->stream_order3))
+		return whole_wrong(r, "stream.order0 to 3 are all 0; one of them is above");
 	return 0;
 }
 

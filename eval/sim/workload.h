@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Workload files: libconfig, one key for each field of struct sim_workload, all of them needed.
+ * Workload files: libconfig, one key for each field of struct sim_workload, all of them needed, but
+ * for the groups of what the CPUs do: processes and slab, or stream.
  */
 #ifndef PCPTUNE_SIM_WORKLOAD_H
 #define PCPTUNE_SIM_WORKLOAD_H

@@ -398,8 +398,8 @@ static void wrong_files(void **state)
 		{"nodes = 2;", "noodes = 2;", "machine.noodes: no such key"},
 		{"nodes = 2;", "nodes 2;", "syntax error"},
 		{"sigma = 0.5;", "sigma = -0.5;", "processes.sigma: right is a number from 0 to 3"},
-		{"run = {", "runs = {", "right are machine, processes, slab, run"},
-		{"run = {", "cpus = 3; run = {", "right are machine, processes, slab, run"},
+		{"run = {", "runs = {", "right are machine, processes, slab, stream, run"},
+		{"run = {", "cpus = 3; run = {", "right are machine, processes, slab, stream, run"},
 		{"at_exit = ", "bursts = ", "duplicate setting name"},
 	};
 	char *text = slurp("kbuild");
@@ -419,6 +419,86 @@ static void wrong_files(void **state)
 		free(wrong);
 	}
 	free(text);
+}
+
+/* A workload of streams, as a file. */
+static const char stream_text[] =
+	"machine = { nodes = 1; batch = 63; scale_max = 5; high_min = 367; "
+	"high_max = 36800; data_cache_pages = 1000; smt = 1.0; "
+	"hold_ns = 150; hold_contended_ns = 150; hold_refill_ns = 40; "
+	"hold_drain_ns = 35; tick_ns = 1000000000L; lru_locks = 0; "
+	"lru_page_ns = 0; };\n"
+	"stream = { order0 = 1; order1 = 0; order2 = 3; order3 = 1;\n"
+	"send_ns = 1000; receive_ns = 5000; block_ns = 100;\n"
+	"window = 8; swap_ns = 20000000; };\n"
+	"run = { warm_ns = 0; run_ns = 300000000; };\n";
+
+/* Messages are freed as they were allocated, no faster than the slower side, window at most ahead. */
+static void streams(void **state)
+{
+	struct sim_workload w;
+	char why[SIM_WHY] = "", path[256];
+	struct sim_result r, odd;
+
+	(void)state;
+	if (read_text(stream_text, &w, why, path))
+		fail_msg("%s", why);
+	r = run(&w, 2, PCPTUNE_RULES_G4, 1);
+	/* 5 us and five blocks each, and it begins somewhere in the first 100 ms */
+	assert_true(r.exits > 30000 && r.exits < 56000);
+	/* 21 pages a message; what is allocated is on its way or freed: in use or on a list */
+	assert_true(r.alloc_pages >= 21 * r.exits && r.alloc_pages <= 21 * (r.exits + 1));
+	assert_true(r.alloc_zone - r.free_zone <= 9 * 21 + 2 * (uint64_t)w.high_max);
+	/* the sender waits for room most of the time: that is no time of a CPU in use */
+	assert_true(r.cpu_ns < 2 * 300000000ull * 3 / 4 && r.cpu_ns > 300000000ull);
+	odd = run(&w, 3, PCPTUNE_RULES_G4, 1);
+	assert_true(odd.exits > 30000 && odd.exits < 56000); /* one has no partner */
+}
+
+/* With one LRU lock for all CPUs more is waited than with one for each, or with none. */
+static void lru_locks(void **state)
+{
+	struct sim_workload w = kbuild();
+	struct sim_result one, many;
+
+	(void)state;
+	w.lru_page_ns = 150;
+	w.nodes = 1;
+	w.lru_locks = 1;
+	one = run(&w, 32, PCPTUNE_RULES_P9, 3);
+	w.lru_locks = 32;
+	many = run(&w, 32, PCPTUNE_RULES_P9, 3);
+	assert_true(one.wait_ns > 2 * many.wait_ns);
+}
+
+static void streams_or_processes(void **state)
+{
+	static const struct {
+		const char *from, *to, *says;
+	} cases[] = {
+		{"window = 8; ", "", "stream.window is missing: a whole number from 1 to 1000000"},
+		{"window = 8;", "window = 0;", "stream.window: right is a whole number from 1"},
+		{"send_ns = 1000;", "send_ns = -1;",
+		 "stream.send_ns: right is a whole number from 0"},
+		{"order0 = 1; order1 = 0; order2 = 3; order3 = 1;",
+		 "order0 = 0; order1 = 0; order2 = 0; order3 = 0;", "stream.order0 to 3 are all 0"},
+		{"run = {", "slab = { bursts = 0.0; };\nrun = {", "right is one of them"},
+		{"run = {", "processes = { sigma = 0.0; };\nrun = {", "right is one of them"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct sim_workload w = {.nodes = 42};
+		char why[SIM_WHY] = "", path[256];
+		unsigned line;
+		char *wrong = changed(stream_text, cases[i].from, cases[i].to, &line);
+
+		assert_int_equal(read_text(wrong, &w, why, path), -EINVAL);
+		if (!strstr(why, cases[i].says))
+			fail_msg("\"%s\" is not \"... %s\"", why, cases[i].says);
+		assert_int_equal(w.nodes, 42);
+		free(wrong);
+	}
 }
 
 /* Every key is needed. */
@@ -457,6 +537,9 @@ int main(void)
 		cmocka_unit_test(a_broken_policy_is_benched),
 		cmocka_unit_test(wrong_files),
 		cmocka_unit_test(missing_keys),
+		cmocka_unit_test(streams),
+		cmocka_unit_test(lru_locks),
+		cmocka_unit_test(streams_or_processes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

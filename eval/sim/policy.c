@@ -10,8 +10,8 @@
  * Limits are taken over at once; what no longer fits is given back by the daemon's thread, whose
  * holds others wait for. Sampling costs nothing here.
  *
- * Records: where the policy asks for them each CPU has a band tracker on its net position; one is cut
- * every record_ms, at times of their own for each CPU.
+ * Records: where the policy asks for them each CPU has a recorder (eval/recorder.h) on its net
+ * position.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -20,16 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include "eval/closed.h"
+#include "eval/recorder.h"
 #include "eval/sim/internal.h"
 
 /* Plug-ins are reference counted without a lock, and instances are made on any thread. */
 static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct loop_cpu {
-	struct sim_counters last, cut; /* at the last sample, at the last record */
-	uint64_t settle_until;	       /* us */
-	uint64_t cut_us, due_us;       /* last record, next one */
-	struct pcptune_band band;
+	struct sim_counters last; /* at the last sample */
+	uint64_t settle_until;	  /* us */
+	struct recorder recorder;
 };
 
 struct sim_loop {
@@ -101,23 +101,12 @@ static void fill_cpu(struct pcptune_cpu *p, const struct cpu *c, struct loop_cpu
 	lc->last = c->n;
 }
 
-static void add_record(struct sim_loop *l, struct pcptune_sample *s, uint32_t index,
-		       const struct cpu *c, struct loop_cpu *lc)
+static struct recorder_moves moves(const struct sim_counters *n)
 {
-	struct pcptune_record *r = &l->records[s->n_records++];
-
-	*r = (struct pcptune_record){.index = index,
-				     .dt_us = s->time_us - lc->cut_us,
-				     .refills = c->n.refills - lc->cut.refills,
-				     .refilled = c->n.alloc_zone - c->n.alloc_direct -
-						 lc->cut.alloc_zone + lc->cut.alloc_direct,
-				     .drains = c->n.drains - lc->cut.drains,
-				     .drained = c->n.free_zone - c->n.free_direct -
-						lc->cut.free_zone + lc->cut.free_direct};
-	pcptune_band_cut(&lc->band, &r->band);
-	lc->cut = c->n;
-	lc->cut_us = s->time_us;
-	lc->due_us = s->time_us + (uint64_t)l->record_ms * 1000;
+	return (struct recorder_moves){.refills = n->refills,
+				       .refilled = n->alloc_zone - n->alloc_direct,
+				       .drains = n->drains,
+				       .drained = n->free_zone - n->free_direct};
 }
 
 /* Entries in ascending order of index: nodes hold CPUs in ascending order, too. */
@@ -129,13 +118,17 @@ static void fill_sample(struct sim *s, struct pcptune_sample *sample)
 		const struct cpu *c = &s->cpu[i];
 		uint32_t index = c->node * s->n + i;
 		struct pcptune_cpu *p = &l->sample[index];
+		struct recorder_moves m;
 
 		fill_cpu(p, c, &l->cpu[i], sample->time_us);
 		if (!(p->flags & PCPTUNE_CPU_ACTIVE))
 			continue;
 		l->active[sample->n_active++] = index;
-		if (l->records && sample->time_us >= l->cpu[i].due_us)
-			add_record(l, sample, index, c, &l->cpu[i]);
+		m = moves(&c->n);
+		if (l->records)
+			sample->n_records +=
+				recorder_cut(&l->cpu[i].recorder, index, sample->time_us,
+					     l->record_ms, &m, &l->records[sample->n_records]);
 	}
 	sample->cpu_us = sample->dt_us * sample->n_active;
 }
@@ -227,26 +220,18 @@ static void first_entries(struct sim *s)
 			l->sample[zone * s->n + i].zone = zone;
 			l->sample[zone * s->n + i].cpu = i;
 		}
-	for (uint32_t i = 0; i < s->n; i++) {
-		l->cpu[i].cut_us = us_of(0);
-		/* the first records are of different length */
-		l->cpu[i].due_us = us_of(0) + (uint64_t)l->record_ms * 1000 * (i + 1) / s->n;
-		if (l->records)
-			s->cpu[i].band = &l->cpu[i].band;
+	for (uint32_t i = 0; i < s->n && l->records; i++) {
+		recorder_begin(&l->cpu[i].recorder, i, us_of(0));
+		s->cpu[i].band = &l->cpu[i].recorder.band;
 	}
 	l->last_us = us_of(0) - CLOSED_INTERVAL_MS * 1000;
-}
-
-static uint32_t record_ms_of(const struct pcptune_policy *p)
-{
-	return p->size > offsetof(struct pcptune_policy, record_ms) ? p->record_ms : 0;
 }
 
 int sim_loop_new(struct sim *s, const struct sim_setup *setup, char *why)
 {
 	struct sim_loop *l = calloc(1, sizeof(*l) + s->n * sizeof(l->cpu[0]));
 	uint32_t n = (uint32_t)s->w->nodes * s->n;
-	bool records = record_ms_of(policy_desc(setup->module)) != 0;
+	bool records = recorder_wanted_ms(policy_desc(setup->module)) != 0;
 	int e;
 
 	if (!l) {
@@ -255,7 +240,7 @@ int sim_loop_new(struct sim *s, const struct sim_setup *setup, char *why)
 	}
 	s->loop = l;
 	l->why = why;
-	l->record_ms = record_ms_of(policy_desc(setup->module));
+	l->record_ms = recorder_wanted_ms(policy_desc(setup->module));
 	l->sample = calloc(n, sizeof(*l->sample));
 	l->active = calloc(n, sizeof(*l->active));
 	l->records = records ? calloc(s->n, sizeof(*l->records)) : NULL;

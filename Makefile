@@ -4,7 +4,7 @@
 #   make demo           installs what is missing, builds, runs the main job
 #   make check          installs what is missing, builds, runs every test
 #   make check-sanitize the tests that matter there, under ASan+UBSan and under TSan
-#   make bench fuzz install uninstall clean
+#   make bench bench-sim fuzz install uninstall clean
 #
 # VARIANT=release|asan|tsan|debug choose flags and an object directory of their own.
 # Sources are found by folder: a new file needs no line here.
@@ -222,10 +222,14 @@ check-sanitize: deps-sanitize
 bench: deps-bench
 	@$(MAKE) --no-print-directory all
 	@B=$(B) bench/run
+# the simulator beside the live allocator
+bench-sim: deps
+	@$(MAKE) --no-print-directory all
+	@B=$(B) bench/rows_run
 fuzz: deps-sanitize
 	@$(MAKE) --no-print-directory fuzzers
 	@B=$(B) tests/fuzz/run
-.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench fuzz
+.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench bench-sim fuzz
 
 # ---- installing ----
 D = $(DESTDIR)

@@ -119,6 +119,11 @@ uint64_t sim_drained(struct sim *s, struct cpu *c, struct sim_drain d, uint64_t 
 /* ---- demand.c ---- */
 
 uint64_t sim_random(struct sim *s);
+/* Blocks of slab that a process must allocate so that frees find them, mean. */
+static inline double sim_slab_blocks(const struct sim_workload *w)
+{
+	return (w->bursts + w->at_exit) * w->burst_blocks;
+}
 /* The queue is empty: what comes next on this CPU, as legs, computing, and c->next. */
 void sim_demand(struct sim *s, struct cpu *c, uint64_t t);
 /* Frees of slab, in front of what the CPU was about to do. */

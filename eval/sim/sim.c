@@ -280,7 +280,7 @@ static void set_up(struct sim *s, const struct sim_setup *setup)
 	}
 	for (int64_t i = 0; i < w->nodes; i++)
 		s->node[i].speed = 1;
-	s->slab_blocks = w->bursts * w->burst_blocks + w->at_exit * w->burst_blocks;
+	s->slab_blocks = sim_slab_blocks(w);
 	s->window_end = WINDOW_NS;
 }
 

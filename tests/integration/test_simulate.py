@@ -69,7 +69,7 @@ def the_json_has_every_key():
 def the_published_rows_stand_beside_what_was_published():
     requires_release()
     r = simulate("--workload", short(6, 5), "--cpus", "224", "--published", "--seeds", "1",
-                 timeout=220)
+                 "--rows", "knee", timeout=220)
     assert r.returncode == 0, r
     rows = re.findall(r"^(v[23]) +(\w+) +(\w+) +(.*)$", r.stdout, re.M)
     assert len(rows) == 13, r.stdout
@@ -83,6 +83,9 @@ def the_published_rows_stand_beside_what_was_published():
     assert cells == 52 and orders > 40, r.stdout
     assert close >= CELLS and orders - held <= ORDERS_LOST, r.stdout
     assert r.stdout.count(" !") == cells - close, r.stdout
+    # below: the rows themselves and what was asked for, with pages held
+    assert list(table(r.stdout)) == ["base", "p1", "p3", "p5", "p7", "p9", "p10", "p7v3", "g4",
+                                     "knee"], r.stdout
 
 
 def table(text):
@@ -127,6 +130,7 @@ def what_is_installed_is_in_the_table():
 # What g4 must show beside base with four CPUs: alloc_zone, free_high, from and to.
 WORKLOADS = {
     "af-unix": ((99, 101), (5, 9)), "exit-storm": ((50, 99), (0, 40)),
+    "fork-exit": ((5, 50), (0, 60)),
     "idle-after-burst": ((20, 95), (0, 0)), "kbuild": ((5, 50), (0, 60)),
     "kbuild-one-node": ((5, 50), (0, 60)), "kbuild-plain": ((5, 50), (0, 60)),
     "page_fault1": ((0, 10), (0, 0)), "sctp-many": ((99, 101), (11, 14)),
@@ -165,6 +169,22 @@ def what_is_given_to_a_stream_comes_back():
         seen.append(table(r.stdout)["p7"])
     assert seen[0][3] > 99 and 75 < seen[1][3] < 97, seen
     assert seen[1][4] > 10 * seen[0][4], seen  # what lists hold
+
+
+@test
+def the_live_allocator_has_the_same_rows():
+    """Threads on virtual CPUs of their own, by the same demand: pages, not times."""
+    requires_release()
+    for workload, seconds, off in (("page_fault1", "0.4", 0.05), ("fork-exit", "5", 0.3)):
+        r = run([os.path.join(B, "bench/rows"),
+                 os.path.join(ROOT, f"configs/workloads/{workload}.conf"), "4", seconds],
+                env={"PCPALLOC_MODE": "locked"}, timeout=120)
+        rows = re.findall(r"^(\w\d) +([\d.]+) +([\d.]+) +([\d.]+) ", r.stdout, re.M)
+        assert len(rows) == 10, r
+        assert all(abs(float(x[3]) - 1) <= off for x in rows), r.stdout
+        held, pairs = map(int, re.search(r"held by the allocator: (\d+) of (\d+)",
+                                         r.stdout).groups())
+        assert pairs >= 20 and held == pairs and r.returncode == 0, r.stdout
 
 
 @test

@@ -231,7 +231,7 @@ int sim_loop_new(struct sim *s, const struct sim_setup *setup, char *why)
 {
 	struct sim_loop *l = calloc(1, sizeof(*l) + s->n * sizeof(l->cpu[0]));
 	uint32_t n = (uint32_t)s->w->nodes * s->n;
-	bool records = recorder_wanted_ms(policy_desc(setup->module)) != 0;
+	bool records = policy_record_ms(setup->module) != 0;
 	int e;
 
 	if (!l) {
@@ -240,7 +240,7 @@ int sim_loop_new(struct sim *s, const struct sim_setup *setup, char *why)
 	}
 	s->loop = l;
 	l->why = why;
-	l->record_ms = recorder_wanted_ms(policy_desc(setup->module));
+	l->record_ms = policy_record_ms(setup->module);
 	l->sample = calloc(n, sizeof(*l->sample));
 	l->active = calloc(n, sizeof(*l->active));
 	l->records = records ? calloc(s->n, sizeof(*l->records)) : NULL;

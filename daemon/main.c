@@ -28,6 +28,7 @@
 #include "daemon/clock.h"
 #include "daemon/ctl.h"
 #include "daemon/decide.h"
+#include "daemon/heap.h"
 #include "daemon/journal.h"
 #include "daemon/record.h"
 #include "daemon/reload.h"
@@ -629,6 +630,7 @@ int main(int argc, char **argv)
 
 	if (argc == 2 && !strcmp(argv[1], REMOTE_ARGUMENT))
 		return host_worker_main();
+	heap_begin();
 	standard_descriptors();
 	status = take_options(&r, argc, argv);
 	start_directory = getcwd(NULL, 0);

@@ -15,6 +15,7 @@
 #include "daemon/clock.h"
 #include "daemon/decide.h"
 #include "daemon/effect.h"
+#include "daemon/heap.h"
 #include "daemon/journal.h"
 #include "daemon/record.h"
 #include "daemon/sample.h"
@@ -270,6 +271,7 @@ int target_new(struct daemon *d, struct segreader *sr, int fd, int64_t pid, uint
 	t->fd = fd;
 	chunk_phase(t);
 	summary_enter(d->summary, t);
+	heap_grown();
 	*ret = t;
 	return 0;
 fail:

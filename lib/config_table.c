@@ -59,7 +59,7 @@ const struct config_key config_keys[] = {
 	{"log.max_bytes", CONFIG_INT, "bytes", 1048576, 1099511627776, "268435456", NULL, true,
 	 "Bound of the database with its journal; the oldest samples are merged, then removed. "
 	 "Above 2147483647 the number needs an L at its end.", C(log.max_bytes)},
-	{"log.chunk_ms", CONFIG_INT, "ms", 0, 60000, "1000", NULL, true,
+	{"log.chunk_ms", CONFIG_INT, "ms", 0, 60000, "3000", NULL, true,
 	 "Samples are gathered for so long before they are written; a decision writes them at "
 	 "once.", C(log.chunk_ms)},
 	{"log.record_ms", CONFIG_INT, "ms", 0, 600000, "10000", NULL, true,

@@ -96,7 +96,7 @@ def the_log_of_an_ordinary_day_replays_to_the_same_decisions():
 
 @test
 def without_activity_nothing_is_written():
-    d = Daemon(default={"policy": "static"})
+    d = Daemon(default={"policy": "static"}, log={"chunk_ms": 500})
     f = Fake(d, active=0, targets=5)
     time.sleep(1.5)
     n = d.sql("SELECT count(*), sum(length(data)) FROM sample")[0]

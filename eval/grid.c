@@ -208,6 +208,19 @@ static void run_split(const struct grid *g, struct grid_job *job)
 	free(high);
 }
 
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Rules that move high by themselves may go above the budget; a refill of large blocks is no matter. */
+static uint64_t memory_of(const struct grid *g, const struct closed_result *r)
+{
+	uint64_t used = r->high_peak < r->held_peak ? r->high_peak : r->held_peak;
+
+	return g->budget ? most(g->budget, used) : most(r->high_peak, r->held_peak);
+}
+
 static void run_job(const struct grid *g, struct grid_job *job)
 {
 	struct closed_setup s = setup_of(g);
@@ -221,12 +234,11 @@ static void run_job(const struct grid *g, struct grid_job *job)
 	if (job->error)
 		return;
 	job->moved = job->r.alloc_zone + job->r.free_zone - g->t->unlisted_pages;
-	job->memory = job->r.high_peak > job->r.held_peak ? job->r.high_peak : job->r.held_peak;
-	if (g->budget) /* rules that move high by themselves may hold more */
-		job->memory = g->budget > job->r.held_peak ? g->budget : job->r.held_peak;
+	job->memory = memory_of(g, &job->r);
 	run_split(g, job);
-	job->has_floor = g->t->events && !oracle_belady(g->t->events, g->t->n_events, g->t->n_cpus,
-							job->memory, &floor);
+	job->has_floor =
+		g->t->events && !oracle_belady(g->t->events, g->t->n_events, g->t->n_cpus,
+					       most(job->memory, job->r.held_peak), &floor);
 	if (job->has_floor)
 		job->floor = floor.refilled + floor.drained;
 }

@@ -110,6 +110,8 @@ static const struct pcptune_reason reasons[] = {
 #define SHARINGS   3u	 /* by the short horizon, the long one, and both */
 #define RECORD_MS  1000u /* asked for */
 #define YOUNG_MS   2000u /* until then counters may raise, too */
+#define STEP_LAST  32u	 /* part of high: smaller steps to a target are left */
+#define MEAN_MS	   2000u /* the mean of all CPUs counts as so much of a CPU's own */
 #define TAKE_PAGES 5u	 /* a take of the lock costs as much as moving so many pages */
 #define LARGE_GAIN 50u	 /* permille of the traffic */
 #define BATCH_GAIN 10u	 /* another batch must cost less by one part in so many */
@@ -139,6 +141,7 @@ struct state {
 	uint32_t margin; /* permille, as it is now */
 	uint32_t batch;	 /* of the zone */
 	uint32_t reserved;
+	struct knee_mean mean; /* of the last sharing */
 	struct cpu_state cpu[];
 };
 
@@ -215,10 +218,18 @@ static uint32_t batch_at(const struct cpu_state *cs, uint32_t high)
 	return pcptune_min_u32(cs->batch, pcptune_max_u32(high / 2, 1));
 }
 
-/* The price of memory, in pages taken: a page that serves lambda cycles is worth one each. */
-static uint64_t rent(const struct state *st, uint32_t pages, uint64_t dt_us)
+static uint32_t least_price(const struct round *r)
 {
-	return (uint64_t)st->lambda * pages / KNEE_PRICE * (dt_us / 1000) / 1000;
+	return pcptune_max_u32((uint32_t)(r->p[P_LAMBDA] * KNEE_PRICE / 1000), 1);
+}
+
+/*
+ * The price of memory, in pages taken: a page must serve lambda cycles, which is one page each. Within
+ * the budget it is the least price, however scarce pages are: what nobody has is of use to nobody.
+ */
+static uint64_t rent(const struct round *r, uint32_t pages, uint64_t dt_us)
+{
+	return (uint64_t)least_price(r) * pages / KNEE_PRICE * (dt_us / 1000) / 1000;
 }
 
 static void take_record(struct state *st, struct round *r, const struct pcptune_record *rec)
@@ -231,7 +242,7 @@ static void take_record(struct state *st, struct round *r, const struct pcptune_
 	for (uint32_t k = 0; cs->shared && k < SHARINGS; k++)
 		st->cost[k] +=
 			knee_play(&s, knee_edge(cs->at[k]), s.closed[cs->at[k]], &cs->held[k]) +
-			rent(st, knee_edge(cs->at[k]), rec->dt_us);
+			rent(r, knee_edge(cs->at[k]), rec->dt_us);
 	r->fresh += !cs->seen;
 	cs->seen = r->now;
 }
@@ -280,11 +291,6 @@ static void look_at_all(struct state *st, const struct pcptune_sample *s, struct
 
 /* ---- sharing ---- */
 
-static uint32_t least_price(const struct round *r)
-{
-	return pcptune_max_u32((uint32_t)(r->p[P_LAMBDA] * KNEE_PRICE / 1000), 1);
-}
-
 /* Least capacity: room for one batch beyond the batch that is lost. */
 static uint32_t least_index(const struct cpu_state *cs)
 {
@@ -303,9 +309,13 @@ static void prices(const struct state *st, const struct cpu_state *cs, const str
 	uint32_t floor = knee_index(pcptune_sub0_u32(st->floor, cs->batch)), least = least_price(r);
 	uint64_t idle = idle_us(cs, r->now);
 
-	for (int h = 0; h < KNEE_HORIZONS; h++)
-		knee_prices(&cs->curve, h, knee_weight(&cs->curve, h, idle, r->horizon[h]),
-			    price[h]);
+	for (int h = 0; h < KNEE_HORIZONS; h++) {
+		struct knee_view v;
+
+		knee_look(&cs->curve, h, knee_weight(&cs->curve, h, idle, r->horizon[h]), &st->mean,
+			  &v);
+		knee_prices(&v, price[h]);
+	}
 	for (uint32_t j = 0; j < KNEE_EDGES; j++) {
 		price[2][j] = price[0][j] / 2 + price[1][j] / 2;
 		for (uint32_t k = 0; j < floor && k < SHARINGS; k++)
@@ -324,6 +334,19 @@ static bool rests(const struct cpu_state *cs, const struct round *r)
 static bool takes_part(const struct cpu_state *cs, const struct pcptune_cpu *c)
 {
 	return cpu_used(c) && cs->seen && !(c->flags & PCPTUNE_CPU_HELD);
+}
+
+static void find_mean(struct state *st, const struct pcptune_sample *s, const struct round *r)
+{
+	st->mean = (struct knee_mean){.ms = MEAN_MS};
+	for (uint32_t i = 0; i < s->n_cpus; i++) {
+		const struct cpu_state *cs = &st->cpu[i];
+
+		if (takes_part(cs, pcptune_sample_cpu(s, i)))
+			knee_mean_add(&st->mean, &cs->curve,
+				      knee_weight(&cs->curve, KNEE_LONG, idle_us(cs, r->now),
+						  r->horizon[KNEE_LONG]));
+	}
 }
 
 /* What all steps want; returns the pages that are not to be shared. */
@@ -409,9 +432,13 @@ static uint64_t rate_of(const struct state *st, const struct cpu_state *cs, cons
 {
 	uint64_t rate[KNEE_HORIZONS], idle = idle_us(cs, r->now);
 
-	for (int h = 0; h < KNEE_HORIZONS; h++)
-		rate[h] = knee_rate(&cs->curve, h, capacity,
-				    knee_weight(&cs->curve, h, idle, r->horizon[h]));
+	for (int h = 0; h < KNEE_HORIZONS; h++) {
+		struct knee_view v;
+
+		knee_look(&cs->curve, h, knee_weight(&cs->curve, h, idle, r->horizon[h]), &st->mean,
+			  &v);
+		rate[h] = knee_rate(&v, capacity);
+	}
 	return st->best < KNEE_HORIZONS ? rate[st->best] : (rate[0] + rate[1]) / 2;
 }
 
@@ -455,8 +482,8 @@ static void judge(struct state *st, const struct pcptune_sample *s, const struct
 		cs->now_rate = (uint32_t)watch_min(
 			rate_of(st, cs, r, capacity_of(c->high, c->batch)), UINT32_MAX);
 		cs->best_rate = (uint32_t)watch_min(rate_of(st, cs, r, knee_edge(at)), UINT32_MAX);
-		now += cs->now_rate + rent(st, c->high, 1000000);
-		then += cs->best_rate + rent(st, high, 1000000);
+		now += cs->now_rate + rent(r, c->high, 1000000);
+		then += cs->best_rate + rent(r, high, 1000000);
 		moves += pcptune_sub0_u32(c->count, high);
 		sum += cs->now_rate;
 	}
@@ -479,8 +506,10 @@ static uint64_t batch_cost(const struct cpu_state *cs, const struct round *r, ui
 	uint32_t weight =
 		knee_weight(&cs->curve, KNEE_LONG, idle_us(cs, r->now), r->horizon[KNEE_LONG]);
 
-	return knee_rate(&cs->curve, KNEE_LONG, capacity_of(high, batch), weight) *
-	       (batch + TAKE_PAGES) * 256 / batch;
+	struct knee_view v;
+
+	knee_look(&cs->curve, KNEE_LONG, weight, &(struct knee_mean){0}, &v);
+	return knee_rate(&v, capacity_of(high, batch)) * (batch + TAKE_PAGES) * 256 / batch;
 }
 
 /* The largest batch that holds the zone lock for no longer than is wanted, by holds so far. */
@@ -502,7 +531,7 @@ static void find_batch(const struct state *st, struct cpu_state *cs, const struc
 	uint32_t most = batch_most(st, r, high), best = pcptune_min_u32(cs->batch, most);
 	uint64_t least = batch_cost(cs, r, high, best);
 
-	if (least / 256 <= rent(st, high, 1000000))
+	if (least / 256 <= rent(r, high, 1000000))
 		return; /* it hardly moves anything */
 	least -= least / BATCH_GAIN;
 	for (uint32_t k = 0; k < 6; k++) {
@@ -544,8 +573,11 @@ static void solve(struct state *st, const struct pcptune_shape *shape,
 		  const struct pcptune_sample *s, const struct round *r)
 {
 	struct sharing sh[SHARINGS] = {0};
-	uint64_t fixed = add_demand(st, shape, s, r, sh), left = watch_sub0(r->t.budget, fixed);
+	uint64_t fixed, left;
 
+	find_mean(st, s, r);
+	fixed = add_demand(st, shape, s, r, sh);
+	left = watch_sub0(r->t.budget, fixed);
 	for (uint32_t k = 0; k < SHARINGS; k++)
 		find_lambda(&sh[k], left, least_price(r));
 	share_out(st, shape, s, r, sh);
@@ -584,7 +616,7 @@ static void say_rates(const struct state *st, const struct round *r, const struc
 static uint32_t towards(const struct cpu_state *cs, const struct pcptune_cpu *c, uint64_t room)
 {
 	uint64_t high = watch_min(cs->target, c->high + room);
-	uint32_t step = c->high / (high == cs->target ? 32 : 8) + 1;
+	uint32_t step = c->high / (high == cs->target ? STEP_LAST : 8) + 1;
 
 	return high < (uint64_t)c->high + step ? 0 : (uint32_t)high;
 }
@@ -612,10 +644,12 @@ static int less(const struct state *st, struct round *r, uint32_t i, struct cpu_
 		const struct pcptune_cpu *c, uint32_t reason, uint32_t high)
 {
 	struct pcptune_change *ch;
+	bool wanted = st->lambda > least_price(r); /* does the budget bind? */
 
-	if (high + high / 8 >= c->high || (is_young(cs) && r->t.sum <= r->t.budget))
+	if (high + c->high / (wanted ? STEP_LAST : 8) >= c->high ||
+	    (is_young(cs) && r->t.sum <= r->t.budget))
 		return 0;
-	if (st->lambda <= least_price(r) && r->now - cs->w.raised < cs->w.hold_us)
+	if (!wanted && r->now - cs->w.raised < cs->w.hold_us)
 		return 0; /* nobody else wants them: see what raised it */
 	ch = fix(r, i, reason, cs, high);
 	if (!ch)

@@ -122,6 +122,13 @@ static inline void knee_add(struct knee_curve *c, const struct knee_swings *s, u
 	}
 }
 
+/* What all CPUs together say: to begin with, and for swings that one CPU has rarely. */
+struct knee_mean {
+	uint64_t taken[KNEE_EDGES]; /* pages, long horizon */
+	uint64_t weight;	    /* ms */
+	uint32_t ms;		    /* what it counts beside a CPU's own */
+};
+
 /* ms by which the sums are to be divided when the CPU was idle since: they fade meanwhile. */
 static inline uint32_t knee_weight(const struct knee_curve *c, int h, uint64_t idle_us,
 				   uint32_t horizon_ms)
@@ -131,16 +138,55 @@ static inline uint32_t knee_weight(const struct knee_curve *c, int h, uint64_t i
 	return (uint32_t)watch_min(c->weight[h] + ms + ms * ms / horizon_ms, UINT32_MAX);
 }
 
+/* Adds the curve of one CPU, whose weight is this by now. */
+static inline void knee_mean_add(struct knee_mean *m, const struct knee_curve *c, uint32_t weight)
+{
+	for (uint32_t j = 0; j < KNEE_EDGES; j++)
+		m->taken[j] += c->taken[KNEE_LONG][j];
+	m->weight += weight;
+}
+
+/* A curve as it counts: its own, and a little of what all have. */
+struct knee_view {
+	uint32_t taken[KNEE_EDGES];
+	uint32_t weight;
+};
+
+/*
+ * ms of the mean that a CPU gets, in 1 / 65536: no more than it has of its own, and less when it is
+ * less busy than all in the mean.
+ */
+static inline uint64_t knee_part(const struct knee_curve *c, uint32_t weight,
+				 const struct knee_mean *m)
+{
+	uint64_t own = (uint64_t)c->taken[KNEE_LONG][0] * 1024 / pcptune_max_u32(weight, 1);
+	uint64_t all = m->weight ? (m->taken[0] >> 8) * 1024 / m->weight : 0;
+
+	all = all << 8;
+	return all ? (watch_min(m->ms, weight) << 16) * watch_min(own, all) / all : 0;
+}
+
+static inline void knee_look(const struct knee_curve *c, int h, uint32_t weight,
+			     const struct knee_mean *m, struct knee_view *ret)
+{
+	uint64_t part = h == KNEE_LONG ? knee_part(c, weight, m) : 0;
+	uint64_t scale = m->weight ? (part << 8) / m->weight : 0;
+
+	for (uint32_t j = 0; j < KNEE_EDGES; j++)
+		ret->taken[j] = (uint32_t)watch_min(
+			c->taken[h][j] + ((m->taken[j] >> 8) * scale >> 16), UINT32_MAX);
+	ret->weight = weight + (uint32_t)(part >> 16);
+}
+
 /* Pages a second taken with this capacity: exact at edges, else on the line between them. */
-static inline uint64_t knee_rate(const struct knee_curve *c, int h, uint32_t capacity,
-				 uint32_t weight)
+static inline uint64_t knee_rate(const struct knee_view *c, uint32_t capacity)
 {
 	uint32_t j = pcptune_min_u32(knee_index(capacity), KNEE_EDGES - 2);
-	int64_t here = c->taken[h][j], step = (int64_t)c->taken[h][j + 1] - here;
+	int64_t here = c->taken[j], step = (int64_t)c->taken[j + 1] - here;
 	int64_t past = (int64_t)capacity - knee_edge(j), width = INT64_C(1) << knee_width_log(j);
 	int64_t taken = here + step * (past < width ? past : width) / width;
 
-	return weight && taken > 0 ? (uint64_t)taken * 1000 / weight : 0;
+	return c->weight && taken > 0 ? (uint64_t)taken * 1000 / c->weight : 0;
 }
 
 #define KNEE_PRICE 256u /* prices count cycles a second in such parts */
@@ -149,13 +195,13 @@ static inline uint64_t knee_rate(const struct knee_curve *c, int h, uint32_t cap
  * What each step of capacity saves: cycles a second that a page more would serve. Never rising, so
  * that steps are taken in their order.
  */
-static inline void knee_prices(const struct knee_curve *c, int h, uint32_t weight, uint32_t *price)
+static inline void knee_prices(const struct knee_view *c, uint32_t *price)
 {
-	uint64_t scale = ((uint64_t)KNEE_PRICE * 1000 << 16) / pcptune_max_u32(weight, 1);
+	uint64_t scale = ((uint64_t)KNEE_PRICE * 1000 << 16) / pcptune_max_u32(c->weight, 1);
 	uint32_t most = 0;
 
 	for (uint32_t j = KNEE_EDGES - 1; j-- > 0;) {
-		uint32_t less = pcptune_sub0_u32(c->taken[h][j], c->taken[h][j + 1]);
+		uint32_t less = pcptune_sub0_u32(c->taken[j], c->taken[j + 1]);
 		uint64_t p = (less * scale >> 16) >> knee_width_log(j);
 
 		most = pcptune_max_u32(most, (uint32_t)watch_min(p, UINT32_MAX));

@@ -199,6 +199,7 @@ static void ask_walk(const struct walk *w, const struct limits *l, bool now, str
 	if (!now) {
 		k.refills = k.drains = k.refilled = k.drained = 0;
 		k.batch = l->batch;
+		k.model = (struct pcptune_band_model){0};
 	}
 	walk_whatif(&k, l->high, ret);
 }

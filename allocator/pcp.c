@@ -208,7 +208,7 @@ uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b, uint32_t *ret_freed)
 {
 	uint32_t allocs = 0, frees = 0;
 
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+	PCPA_FOR_EACH_USED (i, b) {
 		uint64_t *ops64 = &b->pcp.reserved[PCPA_PCP_OPS + i], before = pcpa_get(ops64);
 		uint64_t word = __atomic_load_n(&b->list[i].word, __ATOMIC_ACQUIRE);
 		uint64_t tail = (uint64_t)pcpa_get(&b->list[i].tail);

@@ -51,13 +51,18 @@ void pcpa_pcp_unlock(struct pcptune_cpu_block *b);
 void pcpa_pcp_lock_all(void);
 void pcpa_pcp_unlock_all(void);
 
+/* The lists that were ever used; the words of others are 0. Mostly there is one. */
+#define PCPA_FOR_EACH_USED(i, b)                               \
+	for (uint32_t i, used_##i = pcpa_get(&(b)->pcp.lists); \
+	     used_##i && (i = (uint32_t)__builtin_ctz(used_##i), 1); used_##i &= used_##i - 1)
+
 static inline uint64_t pcpa_pcp_pages(const struct pcptune_cpu_block *b)
 {
 	uint64_t pages = 0;
 
 	if (!pcpa_by_sections(b))
 		return pcpa_get(&b->pcp.reserved[PCPA_PCP_PAGES]);
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+	PCPA_FOR_EACH_USED (i, b) {
 		const struct pcptune_list *l = &b->list[i];
 		uint64_t n = pcpa_get(&l->word) - (uint64_t)pcpa_get(&l->tail);
 

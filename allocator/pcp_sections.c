@@ -70,7 +70,7 @@ static void frees_seen(struct pcptune_cpu_block *b, const uint32_t *freed, uint3
 	struct pcpa_words *w = pcpa_words(b);
 	uint32_t late = 0, early = 0;
 
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+	PCPA_FOR_EACH_USED (i, b) {
 		uint32_t n = freed[i] - w->freed[i], run;
 
 		if (!n)
@@ -202,6 +202,14 @@ static bool change_once(struct change *c, uint32_t cpu, enum pcpa_section *ret_h
 	return true;
 }
 
+/* Of a CPU that is not stopped. false: interrupted, or we are on another CPU. */
+static inline bool store_planned(const struct change *c, uint64_t word)
+{
+	return !(pcpa_get(&pcpa_words(c->b)->stop) & PCPA_STOP_OWNER) &&
+	       pcpa_section_store(&c->b->list[c->list], pcpa_slot_of(c->b), word, c->at,
+				  c->value) == PCPA_SECTION_DONE;
+}
+
 /* pcp.lock is held. */
 static bool change(struct change *c)
 {
@@ -284,14 +292,19 @@ static bool plan_stop(struct change *c, uint64_t word)
 static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
 {
 	struct change c = {.plan = plan_bound, .b = b, .list = list, .want = room};
+	uint64_t word;
 
 	if (!b->list[list].limit)
 		return;
-	/* a bound that is where it should be: pushes end there, so the head is not beyond it */
-	plan_bound(&c, __atomic_load_n(&b->list[list].word, __ATOMIC_ACQUIRE));
+	word = __atomic_load_n(&b->list[list].word, __ATOMIC_ACQUIRE);
+	plan_bound(&c, word);
 	if (room)
 		pcpa_pcp_uses(b, list);
-	if (pcpa_get(c.at) == c.value || change(&c))
+	/*
+	 * A bound that is where it should be: pushes end there, so the head is not beyond it. Else
+	 * mostly what was planned can be stored at once.
+	 */
+	if (pcpa_get(c.at) == c.value || store_planned(&c, word) || change(&c))
 		pcpa_put(&pcpa_words(b)->room[list], c.n);
 }
 
@@ -425,7 +438,7 @@ static struct sums sum_up(struct pcptune_cpu_block *b, unsigned list)
 	uint32_t rules = pcpa_get(&b->pcp.rules);
 	struct sums s = {0, 0, false};
 
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+	PCPA_FOR_EACH_USED (i, b) {
 		uint32_t count = pcpa_list_count(&b->list[i]), room = pcpa_get(&w->room[i]);
 
 		if (!(count | room))
@@ -444,7 +457,7 @@ static struct sums sum_up(struct pcptune_cpu_block *b, unsigned list)
 /* Every list but one down to what it holds. */
 static void cut(struct pcptune_cpu_block *b, unsigned list)
 {
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+	PCPA_FOR_EACH_USED (i, b) {
 		uint32_t count = pcpa_list_count(&b->list[i]);
 
 		if (i != list && pcpa_get(&pcpa_words(b)->room[i]) > count)

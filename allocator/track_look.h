@@ -19,7 +19,7 @@
  */
 static inline void pcpa_track_advance(struct pcptune_track *t, const struct pcptune_cpu_block *b)
 {
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+	PCPA_FOR_EACH_USED (i, b) {
 		uint64_t word = pcpa_get(&b->list[i].word), by = word - t->seen[i];
 		int64_t net;
 

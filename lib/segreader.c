@@ -131,6 +131,7 @@ enum cpu_state {
 struct segreader {
 	struct pcptune_seg_header h; /* checked copy */
 	char *base;
+	int fd; /* ours once all was checked, else -1 */
 	size_t bytes;
 	uint32_t n;			  /* zones x slots */
 	bool first;			  /* nothing was sampled yet: count from zero */
@@ -386,12 +387,13 @@ int segreader_open(int fd, const struct segreader_limits *limits, struct segread
 		errno = ENOMEM;
 		return refuse_errno(&o, "reader");
 	}
+	sr->fd = -1;
 	r = open_checked(&o, fd, sr);
 	if (r) {
 		segreader_close(sr);
 		return r;
 	}
-	close(fd);
+	sr->fd = fd;
 	sr->first = true;
 	*ret = sr;
 	return 0;
@@ -403,6 +405,8 @@ void segreader_close(struct segreader *sr)
 		return;
 	if (sr->base)
 		munmap(sr->base, sr->bytes);
+	if (sr->fd >= 0)
+		close(sr->fd);
 	free(sr->before);
 	free(sr->counters);
 	free(sr->records);
@@ -432,11 +436,16 @@ struct pcptune_cpu_block *segreader_block(const struct segreader *sr, uint32_t i
 	return cpu_block(sr, index);
 }
 
-const struct pcptune_track *segreader_track(const struct segreader *sr, uint32_t index)
+bool segreader_has_tracks(const struct segreader *sr)
 {
-	if (!sr->h.tracks_off)
-		return NULL;
-	return (const void *)(sr->base + sr->h.tracks_off + (uint64_t)index * sr->h.track_stride);
+	return sr->h.tracks_off;
+}
+
+bool segreader_track(const struct segreader *sr, uint32_t index, struct pcptune_track *ret)
+{
+	off_t at = (off_t)(sr->h.tracks_off + (uint64_t)index * sr->h.track_stride);
+
+	return pread(sr->fd, ret, sizeof(*ret), at) == (ssize_t)sizeof(*ret);
 }
 
 struct record_state *segreader_record_state(struct segreader *sr, uint32_t index)

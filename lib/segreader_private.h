@@ -19,8 +19,9 @@ struct record_state {
 };
 
 struct pcptune_cpu_block *segreader_block(const struct segreader *sr, uint32_t index);
-/* NULL: the target has none. */
-const struct pcptune_track *segreader_track(const struct segreader *sr, uint32_t index);
+bool segreader_has_tracks(const struct segreader *sr);
+/* A copy; false: the file can not be read. */
+bool segreader_track(const struct segreader *sr, uint32_t index, struct pcptune_track *ret);
 /* NULL: no memory. */
 struct record_state *segreader_record_state(struct segreader *sr, uint32_t index);
 

@@ -9,6 +9,9 @@
  * may have lost its CPU) the caller hears "not now", and the next call goes on with the same cut:
  * nothing is lost by it.
  *
+ * The copy is read from the file, not by way of our mapping: one call now and then, and the
+ * trackers of thousands of CPUs do not become resident on our side.
+ *
  * A target may write what it likes into its halves. The copy is ours; pcptune_packed_unpack()
  * believes none of it. A half that makes no sense gives no record, and the next one says that
  * something is missing before it. So does the first one of a reader that was not the first to cut:
@@ -51,36 +54,25 @@ static bool seen_free(const struct pcptune_cpu_block *b)
 static const struct pcptune_packed *half_of(const struct pcptune_track *t, uint32_t tag)
 {
 	for (int i = 0; i < 2; i++)
-		if (LOAD(&t->half[i].tag) == tag)
+		if (t->half[i].tag == tag)
 			return &t->half[i];
 	return NULL;
 }
-
-union copied {
-	struct pcptune_packed p;
-	uint64_t words[sizeof(struct pcptune_packed) / sizeof(uint64_t)];
-};
-_Static_assert(sizeof(union copied) == sizeof(struct pcptune_packed), "whole words");
 
 /* The half as a band. false: it makes no sense. */
 static bool take(const struct pcptune_packed *half, struct record_state *s,
 		 struct pcptune_record *ret)
 {
-	const uint64_t *from = (const void *)half;
-	union copied c;
-
-	for (size_t i = 0; i < sizeof(c.words) / sizeof(c.words[0]); i++)
-		c.words[i] = LOAD(&from[i]);
-	if (!c.p.n && !c.p.lost && !c.p.collapsed) {
+	if (!half->n && !half->lost && !half->collapsed) {
 		s->taken = false;
 		s->unused = true;
 		return true;
 	}
-	if (c.p.tag != s->want || !pcptune_packed_unpack(&c.p, &ret->band))
+	if (!pcptune_packed_unpack(half, &ret->band))
 		return false;
-	s->broken |= c.p.lost != 0;
+	s->broken |= half->lost != 0;
 	s->at = pcptune_band_now(&ret->band);
-	s->last = c.p.tag;
+	s->last = half->tag;
 	s->taken = true;
 	s->unused = false;
 	return true;
@@ -103,21 +95,23 @@ static bool take_none(const struct pcptune_track *t, struct record_state *s,
 
 bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_record *ret)
 {
-	const struct pcptune_track *t = segreader_track(sr, index);
 	struct pcptune_cpu_block *b = segreader_block(sr, index);
-	struct record_state *s = t ? segreader_record_state(sr, index) : NULL;
+	struct record_state *s = NULL;
 	const struct pcptune_packed *half;
+	struct pcptune_track t;
 	bool ok;
 
+	if (segreader_has_tracks(sr))
+		s = segreader_record_state(sr, index);
 	if (!s)
 		return false;
 	ask(&b->ctl, s);
-	if (!seen_free(b))
+	if (!seen_free(b) || !segreader_track(sr, index, &t))
 		return false;
 	memset(ret, 0, sizeof(*ret));
 	ret->index = index;
-	half = half_of(t, s->want);
-	ok = half ? take(half, s, ret) : take_none(t, s, ret);
+	half = half_of(&t, s->want);
+	ok = half ? take(half, s, ret) : take_none(&t, s, ret);
 	s->asked = false;
 	s->want = s->cut;
 	if (!ok) {

@@ -331,6 +331,8 @@ def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
         "table": (".n_reasons = 2,", ".n_reasons = 0,", r"0 reasons, right is"),
         "name": ('.name = "name"', '.name = "other"', r'the name is \"other\"'),
         "state": ("return sizeof(uint32_t);", "return (size_t)1 << 40;", r"bytes of state"),
+        "lazy": ("return p[1] ? -EINVAL : 0;", "extern int nowhere(void); return nowhere();",
+                 r"undefined symbol: nowhere"),
         "inits": ("return p[1] ? -EINVAL : 0;", "return 1;", r"inits"),
         "endless": ("return p[1] ? -EINVAL : 0;", "exit(3);", r"ended with status 3"),
     }

@@ -113,6 +113,59 @@ static void test_load(void **state)
 	policy_unref(m);
 }
 
+/* Nothing of a plug-in is seen by name: its descriptor is found by its handle. */
+static void test_symbols_stay_inside(void **state)
+{
+	struct policy_module *m;
+
+	(void)state;
+	assert_int_equal(policy_load("static", dir, &m, NULL), 0);
+	assert_null(dlsym(RTLD_DEFAULT, "pcptune_policy_v1"));
+	policy_unref(m);
+}
+
+/* Ours are those that we are built with, at their place; a link to it is that place. */
+static void test_foreign(void **state)
+{
+	struct policy_file f;
+	char path[PATH_MAX], link[256], why[POLICY_WHY] = "";
+
+	(void)state;
+	assert_int_equal(policy_find("static", policy_installed_path(), &f, why), 0);
+	assert_false(f.foreign);
+	assert_string_equal(f.name, "static");
+	assert_int_equal(policy_find("static", dir, &f, why), 0);
+	assert_true(f.foreign);
+	snprintf(link, sizeof(link), "%s/link", dir);
+	snprintf(path, sizeof(path), "%s/static.so", link);
+	assert_int_equal(symlink(policy_installed_path(), link), 0);
+	assert_int_equal(policy_find(path, NULL, &f, why), 0);
+	assert_false(f.foreign);
+	unlink(link);
+	assert_int_equal(policy_find("nothing", dir, &f, why), -ENOENT);
+}
+
+/* A file that was written anew is another policy, however often; the old one stays usable. */
+static void test_written_anew(void **state)
+{
+	struct policy_module *m[4];
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		put_file("static.so", good, good_size, 0755);
+		assert_int_equal(policy_load("static", dir, &m[i], NULL), 0);
+		for (int k = 0; k < i; k++) {
+			assert_false(policy_same(m[i], m[k]));
+			assert_ptr_not_equal(policy_desc(m[i]), policy_desc(m[k]));
+			assert_string_equal(policy_desc(m[k])->name, "static");
+		}
+		assert_true(policy_same(m[i], m[i]));
+		assert_false(policy_remote(m[i]));
+	}
+	for (int i = 0; i < 4; i++)
+		policy_unref(m[i]);
+}
+
 static void test_names(void **state)
 {
 	(void)state;
@@ -466,17 +519,13 @@ static void test_rows(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_load),
-		cmocka_unit_test(test_names),
-		cmocka_unit_test(test_modes),
-		cmocka_unit_test(test_owner),
-		cmocka_unit_test(test_kind_of_file),
-		cmocka_unit_test(test_search_path),
-		cmocka_unit_test(test_sizes_in_file),
-		cmocka_unit_test(test_damaged_files),
-		cmocka_unit_test(test_descriptor),
-		cmocka_unit_test(test_rows),
-		cmocka_unit_test(test_refused_is_not_loaded),
+		cmocka_unit_test(test_load),	      cmocka_unit_test(test_symbols_stay_inside),
+		cmocka_unit_test(test_foreign),	      cmocka_unit_test(test_written_anew),
+		cmocka_unit_test(test_names),	      cmocka_unit_test(test_modes),
+		cmocka_unit_test(test_owner),	      cmocka_unit_test(test_kind_of_file),
+		cmocka_unit_test(test_search_path),   cmocka_unit_test(test_sizes_in_file),
+		cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_descriptor),
+		cmocka_unit_test(test_rows),	      cmocka_unit_test(test_refused_is_not_loaded),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

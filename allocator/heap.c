@@ -15,6 +15,7 @@
 
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
+#include "allocator/events.h"
 #include "allocator/fork.h"
 #include "allocator/heap.h"
 #include "allocator/limits.h"
@@ -210,6 +211,9 @@ static int set_up(void)
 	pcpa_heap.bulk_free = o.bulk_free;
 	pcpa_heap.grain = (uint32_t)o.grain;
 	pcpa_cpu_homes(nodes, !o.zones);
+	pcpa_events_start();
+	if (pcpa_heap.events && !pcpa_heap.grain)
+		pcpa_heap.grain = PCPA_GRAIN_DEFAULT;
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		size_zone(i, &o);
 	error = pcpa_segment_make();

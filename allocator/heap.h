@@ -8,7 +8,7 @@
 #ifndef PCPA_HEAP_H
 #define PCPA_HEAP_H
 
-#include <pcptune/segment.h>
+#include <pcptune/events.h>
 
 #include "allocator/bulk_free.h"
 #include "allocator/zone.h"
@@ -47,6 +47,7 @@ struct pcpa_heap {
 	struct pcptune_seg_header *header;
 	char *cpus;
 	struct pcptune_track *tracks; /* one for each CPU block; NULL: none */
+	char *events;		      /* rings for a recorder (events.h); NULL: nobody records */
 	struct pcptune_proc_block *proc;
 	size_t segment_size;
 };

@@ -63,7 +63,7 @@ struct pcpa_words {
 	uint32_t calm;			 /* blocks allocated in bulk; atomic additions */
 	uint32_t calm_seen;		 /* the same at the last look */
 	uint32_t freed[PCPTUNE_N_LISTS]; /* blocks, at the last look */
-	uint64_t seen; /* allocations and frees at the last look, 32 bits each */
+	uint64_t seen;			 /* allocations and frees at the last look, 32 bits each */
 } __attribute__((may_alias));
 _Static_assert(sizeof(struct pcpa_words) <= sizeof(struct pcptune_list), "fits");
 

@@ -22,6 +22,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "allocator/events.h"
 #include "allocator/heap.h"
 #include "allocator/pcp.h"
 #include "allocator/segment.h"
@@ -315,4 +316,5 @@ void pcpa_segment_renew(void)
 	memset(pcpa_heap.proc, 0, sizeof(*pcpa_heap.proc));
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		reset_zone(pcpa_heap.zones[i].gauges, i);
+	pcpa_events_renew();
 }

@@ -31,6 +31,7 @@
 #ifndef PCPA_TRACK_H
 #define PCPA_TRACK_H
 
+#include "allocator/events.h"
 #include "allocator/pcp.h"
 
 #define PCPA_GRAIN_DEFAULT 128u
@@ -54,6 +55,8 @@ static inline struct pcpa_window pcpa_track_window(const struct pcptune_track *t
 	unsigned order = pcpa_list_orders[list];
 	uint32_t grain = pcpa_heap.grain;
 
+	if (__builtin_expect(pcpa_heap.events != NULL, 0))
+		return (struct pcpa_window){pcpa_events_blocks(order), pcpa_events_blocks(order)};
 	/* a whole block is more than any grain where they are that large */
 	if (order > PCPTUNE_COSTLY_ORDER)
 		grain = grain >> 4 ? grain >> 4 : 1;

@@ -6,6 +6,7 @@
 #ifndef PCPA_TRACK_LOOK_H
 #define PCPA_TRACK_LOOK_H
 
+#include "allocator/events.h"
 #include "allocator/track.h"
 
 #define PCPA_WINDOW_MOST (1u << 22) /* pages; half of what a word can tell */
@@ -133,6 +134,8 @@ static inline void pcpa_track_take(struct pcptune_track *t, const struct pcptune
 	struct pcptune_packed *p;
 	uint64_t size, out = 0;
 
+	if (__builtin_expect(pcpa_heap.events != NULL, 0))
+		pcpa_events_write(b);
 	pcpa_track_advance(t, b);
 	/* back where it was: if it went somewhere, then not to an edge */
 	if (t->x == t->pushed)

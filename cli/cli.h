@@ -140,6 +140,7 @@ int cmd_policies(int argc, char **argv);
 int cmd_counters(int argc, char **argv);
 int cmd_check_config(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
+int cmd_record(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_curve(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
@@ -151,7 +152,7 @@ extern const struct cli_option options_explain[], options_set[], options_unset[]
 extern const struct cli_option options_policies[], options_counters[], options_check_config[];
 extern const struct cli_option options_simulate[];
 extern const struct cli_option options_advise[], options_apply[], options_revert[];
-extern const struct cli_option options_verify[], options_trace[], options_curve[], options_eval[],
+extern const struct cli_option options_record[], options_verify[], options_trace[], options_curve[], options_eval[],
 	options_version[], options_help[];
 
 /* ---- messages ---- */

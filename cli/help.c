@@ -99,7 +99,7 @@ static const char completion_tail[] =
 	"\t\treturn\n"
 	"\tfi\n"
 	"\tcase $verb in\n"
-	"\trun) COMPREPLY=($(compgen -c -- \"$cur\")) ;;\n"
+	"\trun | record) COMPREPLY=($(compgen -c -- \"$cur\")) ;;\n"
 	"\tset)\n"
 	"\t\tif ((COMP_CWORD == 2)); then\n"
 	"\t\t\tCOMPREPLY=($(compgen -W \"$(_pcptune_targets)\" -- \"$cur\"))\n"

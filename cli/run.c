@@ -50,7 +50,7 @@ const struct cli_option options_run[] = {
 /* ---- the environment of the program ---- */
 
 /* Beside our executable (installed: BINDIR and LIBDIR; built: bin and lib), else the fixed place */
-static int find_preload(char *path, size_t n)
+int run_find_preload(char *path, size_t n)
 {
 	char exe[PATH_MAX];
 	ssize_t len = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
@@ -71,7 +71,7 @@ static int find_preload(char *path, size_t n)
 }
 
 /* Ours first, then what was there; a nested run finds ours there already. malloc'ed, NULL. */
-static char *preload_list(const char *ours)
+char *run_preload_list(const char *ours)
 {
 	const char *old = getenv("LD_PRELOAD");
 	size_t len = strlen(ours);
@@ -97,7 +97,7 @@ static void make_tag(char tag[17])
  * A standard descriptor that is closed would become the next file that we open, and what we say
  * would end up there. The program still finds it closed.
  */
-static void occupy_standard_descriptors(void)
+void run_occupy_standard_descriptors(void)
 {
 	int fd;
 
@@ -149,7 +149,7 @@ struct run {
 
 static int run_program(struct run *r)
 {
-	char min[24], max[24], *list = preload_list(r->preload);
+	char min[24], max[24], *list = run_preload_list(r->preload);
 	struct run_env env[] = {
 		{"LD_PRELOAD", list},
 		/* without a daemon: do not look for one */
@@ -229,10 +229,10 @@ int cmd_run(int argc, char **argv)
 	if (x >= 0)
 		return x;
 	r.argv = rest.argv;
-	occupy_standard_descriptors();
+	run_occupy_standard_descriptors();
 	x = check_sizes(&r.args);
 	if (x < 0)
-		x = find_preload(r.preload, sizeof(r.preload));
+		x = run_find_preload(r.preload, sizeof(r.preload));
 	if (x < 0)
 		x = open_json(&r.args, &r.json);
 	if (x >= 0)

@@ -71,6 +71,13 @@ struct run_env {
 	const char *value;
 };
 
+/* The preload library. -1, or the exit status after a message. */
+int run_find_preload(char *path, size_t n);
+/* LD_PRELOAD with it in front of what was there; malloc'ed, NULL: no memory. */
+char *run_preload_list(const char *ours);
+/* Before we open anything: what is closed would get the number of a file of ours. */
+void run_occupy_standard_descriptors(void);
+
 /* Runs the program to its end, passing signals on. 0, or -errno when it could not be started. */
 int run_child(char **argv, const struct run_env *env, size_t n_env, struct run_result *ret);
 

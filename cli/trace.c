@@ -3,11 +3,10 @@
  * `pcptune trace import|export|info`: trace files from and to comma-separated text, and what is in
  * one.
  *
- * What is written goes to a new file beside the place and is renamed when it is whole, so that an
- * import that fails leaves what was there before. A trace that is damaged or cut is told so after
+ * An import that fails leaves what was there before. A trace that is damaged or cut is told so after
  * what could be read of it: export and info give the good rows, say what is lost, and exit with 1.
  */
-#include "cli/cli.h"
+#include "cli/output.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -30,51 +29,6 @@ const struct cli_option options_trace[] = {
 	CLI_OPT_JSON(struct args, json),
 	{0},
 };
-
-/* ---- output files ---- */
-
-struct output {
-	const char *path; /* NULL: standard output */
-	char tmp[PATH_MAX];
-	FILE *f;
-};
-
-static int output_open(struct output *o, const char *path)
-{
-	int fd;
-
-	o->path = path;
-	o->f = stdout;
-	if (!path)
-		return -1;
-	if (snprintf(o->tmp, sizeof(o->tmp), "%s.XXXXXX", path) >= (int)sizeof(o->tmp))
-		return cli_error("%.100s...: the name is too long", path);
-	fd = mkstemp(o->tmp);
-	o->f = fd < 0 ? NULL : fdopen(fd, "wb");
-	if (!o->f)
-		return cli_error("%s: %s", path, strerror(errno));
-	return -1;
-}
-
-/* ok: keep what was written. Returns -1, or the exit status after a message. */
-static int output_close(struct output *o, bool ok)
-{
-	mode_t mask;
-	bool good;
-
-	if (!o->path)
-		return -1;
-	mask = umask(0);
-	umask(mask);
-	good = !ferror(o->f) && !fflush(o->f) && !fchmod(fileno(o->f), 0666 & ~mask);
-	good = !fclose(o->f) && good;
-	if (ok && good && !rename(o->tmp, o->path))
-		return -1;
-	if (ok)
-		cli_error("%s: can not be written: %s", o->path, strerror(errno));
-	unlink(o->tmp);
-	return CLI_ERROR;
-}
 
 /* ---- import, export ---- */
 
@@ -103,13 +57,13 @@ static int import(const char *from, const char *to, const struct args *a)
 	FILE *in = std ? stdin : fopen(from, "re");
 	struct trace_writer *w = NULL;
 	char why[TRACE_WHY] = "no memory";
-	struct output o;
+	struct cli_output o;
 	uint64_t rows = 0;
 	int r, e;
 
 	if (!in)
 		return cli_error("%s: %s", from, strerror(errno));
-	r = output_open(&o, to);
+	r = cli_output_open(&o, to);
 	if (r < 0) {
 		e = trace_writer_new(o.f, "csv", &w);
 		if (!e)
@@ -119,7 +73,7 @@ static int import(const char *from, const char *to, const struct args *a)
 		trace_writer_free(w);
 		if (e)
 			cli_error("%s", why);
-		r = output_close(&o, !e);
+		r = cli_output_close(&o, !e);
 	}
 	if (!std)
 		fclose(in);
@@ -132,15 +86,15 @@ static int export(const char *from, const char *to)
 {
 	struct trace_reader *t;
 	char why[TRACE_WHY];
-	struct output o;
+	struct cli_output o;
 	int r, e = trace_open(from, &t, why);
 
 	if (e)
 		return cli_error("%s", why);
-	r = output_open(&o, to);
+	r = cli_output_open(&o, to);
 	if (r < 0) {
 		e = trace_csv_export(t, o.f, why);
-		r = output_close(&o, !e || e == -EBADMSG);
+		r = cli_output_close(&o, !e || e == -EBADMSG);
 		if (e)
 			r = cli_error("%s", why);
 	}

@@ -13,7 +13,7 @@ _pcptune_policies() {
 _pcptune() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
 	local verb=${COMP_WORDS[1]} opts= kind=
-	local verbs="run status targets log explain set unset advise apply revert policy policies counters check-config verify trace curve eval simulate version help" limits="high= high_min= high_max= batch= scale_max= rules="
+	local verbs="run status targets log explain set unset advise apply revert policy policies counters check-config verify record trace curve eval simulate version help" limits="high= high_min= high_max= batch= scale_max= rules="
 
 	COMPREPLY=()
 	if ((COMP_CWORD == 1)); then
@@ -36,6 +36,7 @@ _pcptune() {
 	counters) opts="--cpus --markdown --socket --json --help" ;;
 	check-config) opts="--policy-path --json --help" ;;
 	verify) opts="--db --socket --policy-path --json --help" ;;
+	record) opts="--output --json --quiet --help" ;;
 	trace) opts="--output --json --help" ;;
 	curve) opts="--trace --db --target --from --to --cpu --batch --svg --socket --json --help" ;;
 	eval) opts="--trace --db --target --policy --set --budget --managed --partial --threads --policy-path --json --help" ;;
@@ -91,6 +92,8 @@ _pcptune() {
 	verify:--db | verify:-d) kind=file ;;
 	verify:--socket | verify:-s) kind=file ;;
 	verify:--policy-path) kind=directory ;;
+	record:--output | record:-o) kind=file ;;
+	record:--json | record:-j) kind=file ;;
 	trace:--output | trace:-o) kind=file ;;
 	curve:--trace | curve:-t) kind=file ;;
 	curve:--db | curve:-d) kind=file ;;
@@ -132,7 +135,7 @@ _pcptune() {
 		return
 	fi
 	case $verb in
-	run) COMPREPLY=($(compgen -c -- "$cur")) ;;
+	run | record) COMPREPLY=($(compgen -c -- "$cur")) ;;
 	set)
 		if ((COMP_CWORD == 2)); then
 			COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur"))

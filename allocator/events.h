@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Events for a recorder (pcptune/events.h). They come out of the looks of the band tracker, whose
+ * windows are as narrow as an event while somebody records.
+ */
+#ifndef PCPA_EVENTS_H
+#define PCPA_EVENTS_H
+
+#include <stdbool.h>
+
+#include "allocator/heap.h"
+
+/* Offers rings to the recorder that the environment names, if any. Before the segment is made. */
+void pcpa_events_start(void);
+/* In the child of a fork: rings of its own, in the same place. */
+void pcpa_events_renew(void);
+/* What the lists did since the last look; pcp.lock is held. */
+void pcpa_events_write(const struct pcptune_cpu_block *b);
+
+/* Blocks of a list between two events. */
+static inline uint32_t pcpa_events_blocks(unsigned order)
+{
+	return PCPTUNE_EVENTS_PAGES >> order ? PCPTUNE_EVENTS_PAGES >> order : 1;
+}
+
+#endif

@@ -315,6 +315,49 @@ def mistakes_in_its_parameters_are_found_before_a_start():
 
 
 @test
+def what_the_operator_sets_while_a_policy_thinks_stays():
+    where = place()
+    build(where, "good", deed="usleep(400000);")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"},
+               log={"chunk_ms": 50}, plugin={"answer_ms": 20000})
+    f = Fake(d, step_ms=5)
+    d.target("fake", policy="good")
+    for n in range(4):  # it says 600 each time it may, and is asked most of the time
+        d.ctl("unset", target="fake")
+        time.sleep(0.1)
+        d.ctl("set", target="fake", cpu=0, high=300 + n)
+        wait_for(lambda: f.dump()["cpus"][0]["high"] == 300 + n)
+        time.sleep(0.6)
+        assert f.dump()["cpus"][0]["high"] == 300 + n
+    f.end()
+    assert d.stop() == 0
+    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
+    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+
+
+@test
+def a_program_or_the_daemon_may_end_while_a_policy_thinks():
+    where = place()
+    build(where, "good", deed="usleep(300000);")
+    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"},
+               log={"chunk_ms": 50}, plugin={"answer_ms": 20000})
+    for n in range(3):
+        f = Fake(d, name=f"f{n}", step_ms=5)
+        d.target(f"f{n}", policy="good")
+        time.sleep(0.35 + 0.1 * n)
+        f.end()
+    f = Fake(d, name="last", step_ms=5)
+    d.target("last", policy="good")
+    time.sleep(0.4)
+    before = d.ctl("version")["uptime_s"]
+    assert d.stop() == 0 and before > 0
+    f.end()
+    assert d.integrity() == "ok"
+    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
+    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+
+
+@test
 def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
     where = place()
     build(where, "good")
@@ -386,6 +429,43 @@ def a_guard_goes_back_on_the_real_allocator():
     wait_for(lambda: high()[0] == 20000)
     time.sleep(2)
     assert high()[0] == 20000 and len(said("step")) == 1, "that direction is benched"
+    p.kill()
+    p.wait()
+    assert d.stop() == 0
+    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
+    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+
+
+@test
+def a_canary_of_a_foreign_policy_spreads():
+    where = place()
+    build(where, "good", high=20000, deed="""
+	for (uint32_t i = 0; i < sample->n_cpus; i++) {
+		const struct pcptune_cpu *k = pcptune_sample_cpu(sample, i);
+		struct pcptune_change *c;
+		if (!k->high || k->high == p[0] ||
+		    k->flags & (PCPTUNE_CPU_SETTLING | PCPTUNE_CPU_HELD))
+			continue;
+		c = pcptune_decision_add(d, i, 1);
+		c->high = c->high_min = c->high_max = (uint32_t)p[0];
+	}
+	d->reason = 2;
+	return 0;""")
+    d = Daemon(policy_path=path(where), interval_ms=50, log={"chunk_ms": 50}, canary={"ms": 1000},
+               default={"policy": "static", "params": {"high": 600, "rules": "gx"}})
+    p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "4", "-m", "16", "-s", "120"],
+              env={"PCPTUNE_SOCKET": d.socket, "PCPALLOC_CPUS": "4"}, stdout=subprocess.DEVNULL)
+    d.target("page_fault1", policy="static")
+
+    def highs():
+        zones = d.ctl("status")["targets"][0]["zones"]
+        return sorted(c["high"] for c in zones[0]["cpus"] if not c["shared"])
+    wait_for(lambda: highs() == [600] * 4)
+    d.ctl("policy", target="page_fault1", policy="good", params={"canary_permille": 250})
+    wait_for(lambda: highs() == [600] * 3 + [20000], 30)
+    wait_for(lambda: highs() == [20000] * 4, 30)
+    d.target("page_fault1", policy="good", policy_state="running")
+    assert d.sql("SELECT * FROM event WHERE kind = 'canary-spreads'")
     p.kill()
     p.wait()
     assert d.stop() == 0

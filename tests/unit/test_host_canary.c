@@ -143,6 +143,32 @@ static void test_the_program_changes(void **state)
 	model_end(&m);
 }
 
+/* Less memory, but the zone lock is held for long: that is worse. */
+static void test_long_holds_go_back(void **state)
+{
+	struct model m;
+	uint32_t said = 0;
+
+	(void)state;
+	model_new(&m, "static", "high=13000 batch=500 rules=gx " CANARY, N + 1, MANAGED);
+	m.cpu_us = 150000;
+	for (uint32_t i = 0; i < N; i++)
+		begin(&m, i, 60000);
+	for (uint32_t n = 0; n < 30 * PER_SEC; n++) {
+		m.long_holds = 1;
+		for (uint32_t i = 0; i < N; i++) {
+			model_cycle(&m, i, 12000, 300, 0);
+			m.long_holds += m.m[i].st.batch > 400;
+		}
+		model_step(&m);
+		said = m.answer.canary_reason ? m.answer.canary_reason : said;
+	}
+	assert_int_equal(said, CANARY_BACK_WORSE);
+	for (uint32_t i = 0; i < N; i++)
+		assert_int_equal(m.m[i].st.batch, 63);
+	model_end(&m);
+}
+
 /* Without traffic nothing is chosen; with one busy CPU that one is. */
 static void test_few(void **state)
 {
@@ -230,8 +256,8 @@ static uint32_t most_turns(const char *params, uint32_t *ret_high)
 
 static void test_cost_that_rises_past_a_point(void **state)
 {
-	static const char *const kinds[] = {
-		"guard_permille=100", CANARY, "guard_permille=100 " CANARY};
+	static const char *const kinds[] = {"guard_permille=100", CANARY,
+					    "guard_permille=100 " CANARY};
 	uint32_t high;
 
 	(void)state;
@@ -368,6 +394,7 @@ int main(void)
 		cmocka_unit_test(test_no_better_goes_back),
 		cmocka_unit_test(test_less_held_spreads),
 		cmocka_unit_test(test_the_program_changes),
+		cmocka_unit_test(test_long_holds_go_back),
 		cmocka_unit_test(test_few),
 		cmocka_unit_test(test_steady),
 		cmocka_unit_test(test_cost_that_rises_past_a_point),

@@ -211,7 +211,8 @@ static void *resize(void *p, size_t size, const void *caller)
 
 /* ---- the names ---- */
 
-PCPA_API void *malloc(size_t size)
+/* begins with a line of instructions. */
+PCPA_API __attribute__((aligned(64))) void *malloc(size_t size)
 {
 	void *p;
 

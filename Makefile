@@ -74,7 +74,7 @@ $(call obj,$(BENCH_SRC)): CFLAGS += $(AS_PROGRAM)
 POLICIES := $(patsubst policies/%.c,$(B)/lib/pcptune/policies/%.so,$(POLICY_SRC))
 UNITS	 := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT_SRC))
 TOOLS	 := $(patsubst tests/tools/%.c,$(B)/tests/tools/%,$(TOOL_SRC))
-BENCHES	 := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC))
+BENCHES	 := $(patsubst bench/%.c,$(B)/bench/%,$(BENCH_SRC)) $(B)/bench/lists-archive
 FUZZERS	 := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(FUZZ_SRC))
 ALLOC	 := $(B)/lib/libpcpalloc.so $(B)/lib/libpcpalloc.a
 PRELOAD	 := $(if $(PRELOAD_SRC),$(B)/lib/libpcpalloc-preload.so)
@@ -150,6 +150,11 @@ $(B)/bin/pcptune: $(call obj,$(CLI_SRC)) $(INTERNAL)
 	$(call say,LD)
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(NCURSES) $(LIBS)
 
+# the same with the functions near by
+$(B)/bench/lists-archive: $(B)/obj/bench/lists.o $(B)/lib/libpcpalloc.a
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@
 $(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC)
 	@mkdir -p $(@D)
 	$(call say,LD)

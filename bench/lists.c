@@ -8,6 +8,10 @@
  *
  *   lists [--bulk-free | --track] [ROUNDS]    default 40
  *
+ * This program finds the exported functions in the shared library, lists-archive has them linked in.
+ * The difference is what a call costs whose target is far away: some two cycles each on machines
+ * whose branch prediction stores near targets only in full; `called` is near.
+ *
  * With --bulk-free the three ways in which a drain can hand its blocks to the zone
  * (PCPALLOC_BULK_FREE) are compared instead, where drains are what counts: with a high so small
  * that lists overflow in every burst. Bursts of 4096 overflow the zone's depot, too, so that blocks

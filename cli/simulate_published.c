@@ -119,6 +119,55 @@ static void print_orders(const struct simulate_job *j, struct score *s)
 			}
 }
 
+/* ---- policies beside p9 ---- */
+
+#define AS_GOOD_CONTEND 0.1 /* points that seeds differ by */
+#define AS_GOOD_ALLOC	0.5
+
+static double beyond(const struct simulate_job *j, const struct simulate_row *r,
+		     const struct simulate_row *p9, int which)
+{
+	return simulate_value(j, r, which).mean - simulate_value(j, p9, which).mean;
+}
+
+static double held_share(const struct simulate_job *j, const struct simulate_row *r,
+			 const struct simulate_row *p9)
+{
+	return simulate_value(j, r, SIMULATE_HELD_MEAN).mean /
+	       simulate_value(j, p9, SIMULATE_HELD_MEAN).mean;
+}
+
+/*
+ * Which policy has least memory on lists of those that go to the zone and wait no more than p9? If
+ * none has less than p9: which of those with less goes there least?
+ */
+static void print_best(const struct simulate_job *j)
+{
+	const struct simulate_row *p9 = row_of(j, PCPTUNE_RULES_P9), *best = NULL, *near = NULL;
+
+	for (uint32_t i = 0; i < j->n_rows; i++) {
+		const struct simulate_row *r = &j->rows[i];
+
+		if (!r->module || held_share(j, r, p9) >= 1)
+			continue;
+		if (beyond(j, r, p9, SIM_ALLOC_ZONE) <= AS_GOOD_ALLOC &&
+		    beyond(j, r, p9, SIM_LOCK_CONTEND) <= AS_GOOD_CONTEND &&
+		    (!best || held_share(j, r, p9) < held_share(j, best, p9)))
+			best = r;
+		if (!near || beyond(j, r, p9, SIM_ALLOC_ZONE) < beyond(j, near, p9, SIM_ALLOC_ZONE))
+			near = r;
+	}
+	if (best)
+		near = best;
+	if (near)
+		printf("%s: %s, contention %+.2f, alloc_zone %+.1f, pages held %+.1f %%\n",
+		       best ? "as p9 (to 0.1 and 0.5 points) with least memory"
+			    : "no policy is as p9 (to 0.1 and 0.5 points) with less memory; "
+			      "nearest",
+		       near->name, beyond(j, near, p9, SIM_LOCK_CONTEND),
+		       beyond(j, near, p9, SIM_ALLOC_ZONE), 100 * held_share(j, near, p9) - 100);
+}
+
 int simulate_print_published(const struct simulate_job *j)
 {
 	struct score s = {0};
@@ -133,5 +182,6 @@ int simulate_print_published(const struct simulate_job *j)
 	printf("cells within these bounds: %u of %u; orderings that both postings agree on, held: "
 	       "%u of %u\n",
 	       s.close, s.cells, s.held, s.orders);
+	print_best(j);
 	return CLI_OK;
 }

@@ -86,6 +86,14 @@ def the_published_rows_stand_beside_what_was_published():
     # below: the rows themselves and what was asked for, with pages held
     assert list(table(r.stdout)) == ["base", "p1", "p3", "p5", "p7", "p9", "p10", "p7v3", "g4",
                                      "knee"], r.stdout
+    best = re.search(r"memory(?:; nearest)?: knee, contention ([-+][\d.]+), alloc_zone "
+                     r"([-+][\d.]+), pages held ([-+][\d.]+) %", r.stdout)
+    rows = table(r.stdout)
+    less = 100 * rows["knee"][4] / rows["p9"][4] - 100
+    assert (best is None) == (less >= 0), r.stdout
+    if best:
+        assert abs(float(best[3]) - less) < 0.1, (best, less)
+        assert abs(float(best[2]) - rows["knee"][3] + rows["p9"][3]) < 0.2, r.stdout
 
 
 def table(text):

@@ -229,7 +229,8 @@ static void read_log(const char *dir, struct result *r)
 	if (!stat(path, &st))
 		r->log_bytes = (uint64_t)st.st_size;
 	if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK) {
-		r->chunk_bytes = ask(db, "SELECT sum(length(data)) FROM sample WHERE level = 0");
+		r->chunk_bytes = ask(db, "SELECT sum(length(data)) FROM sample WHERE level = 0") +
+				 ask(db, "SELECT sum(length(data)) FROM record WHERE level = 0");
 		r->records = ask(db, "SELECT sum(n_records) FROM sample WHERE level = 0");
 		r->samples = ask(db, "SELECT sum(n_samples) FROM sample");
 		r->decisions = ask(db, "SELECT count(*) FROM decision");

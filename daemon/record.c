@@ -121,26 +121,27 @@ static bool take(struct target *t, uint32_t i, uint64_t seq, uint64_t time_us,
 		 struct log_record *ret)
 {
 	struct taken *was = &t->rec->taken[i], now;
-	struct log_record r = {.seq = seq, .time_us = time_us, .parts = 1};
-	struct pcptune_record *k = &r.r;
+	struct pcptune_record *k = &ret->r;
 	bool whole;
 
 	if (!read_totals(t, i, time_us, &now))
 		return false;
-	whole = differences(&now, was, &r);
-	if (whole && !r.alloc_pages && !r.free_pages && !r.r.refilled && !r.r.drained)
+	if (now.alloc_pages == was->alloc_pages && now.free_pages == was->free_pages &&
+	    now.alloc_zone == was->alloc_zone && now.free_zone == was->free_zone)
 		return false;
 	if (!segreader_record(t->sr, i, k) || !k->band.n)
 		return false;
-	differences(&now, was, &r); /* beside what was read */
+	whole = differences(&now, was, ret); /* beside what was read */
 	k->index = i;
-	k->flags |= whole ? 0 : PCPTUNE_RECORD_BROKEN;
-	k->flags &= PCPTUNE_RECORD_BROKEN;
+	k->flags = (k->flags & PCPTUNE_RECORD_BROKEN) | (whole ? 0 : PCPTUNE_RECORD_BROKEN);
 	for (uint32_t n = k->band.n; n < PCPTUNE_BAND_STACK; n++)
 		k->band.s[n] = 0; /* a replay has no more than what counts */
-	settings(&r, &t->cpus[i], was->high ? was->high : t->cpus[i].high);
+	ret->seq = seq;
+	ret->time_us = time_us;
+	ret->parts = 1;
+	ret->given = false;
+	settings(ret, &t->cpus[i], was->high ? was->high : t->cpus[i].high);
 	*was = now;
-	*ret = r;
 	return true;
 }
 

@@ -147,6 +147,9 @@ static int fall_back(struct target *t, const char *text, bool stands_in)
 	if (r < 0) {
 		say(LOG_ERR, "target %llu %s has no policy now: %s", (unsigned long long)t->id,
 		    t->info.name, why);
+		foreign_free(t->foreign);
+		t->foreign = NULL;
+		t->kept.asked = false;
 		t->rest_until_us = UINT64_MAX;
 	}
 	return r;

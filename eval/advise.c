@@ -118,6 +118,10 @@ static void lay_over(struct advising *v, uint32_t i, const struct pcptune_sample
 				 c->batch, c->scale_max, c->rules};
 	o->seen = o->seen || c->high;
 	c->flags &= ~(uint32_t)(PCPTUNE_CPU_HELD | PCPTUNE_CPU_SETTLING);
+	if (o->on && o->then.high > o->now.high) { /* what it would miss now is not known */
+		c->alloc_zone = c->alloc_direct;
+		c->free_zone = c->free_direct;
+	}
 	if (o->on)
 		put_limits(c, &o->then);
 	if (o->on && s->time_us < o->settle_until)

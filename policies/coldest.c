@@ -252,33 +252,14 @@ static void find_victims(struct state *st, const struct pcptune_sample *s, struc
 
 /* ---- the answer ---- */
 
-/* 1: a change was added, 0: none, -1: no room for one; as all answers below */
-static int over_budget(struct round *r, uint32_t i, struct watch *w, uint32_t high)
-{
-	struct pcptune_change *ch = watch_fix(r->d, i, R_OVER_BUDGET, high);
-
-	if (!ch)
-		return -1;
-	ch->arg[0] = (int64_t)r->t.budget;
-	ch->arg[1] = (int64_t)r->t.sum;
-	w->given = high;
-	return 1;
-}
-
 static int raise(struct state *st, struct round *r, uint32_t i, struct cpu_state *cs,
 		 const struct pcptune_cpu *c)
 {
-	uint32_t high = watch_within(c, cs->wanted, r->t.room);
-	struct pcptune_change *ch = high ? watch_fix(r->d, i, R_MISSES, high) : NULL;
+	int n = watch_raise(r->d, i, R_MISSES, &cs->w, c, &r->t, cs->wanted, r->now);
 
-	if (!ch)
-		return high ? -1 : 0;
-	ch->arg[0] = cs->w.missed;
-	ch->arg[1] = (int64_t)cs->w.traffic;
-	r->t.room -= high - c->high;
-	st->coming = watch_sub0(st->coming, high - c->high);
-	watch_raised(&cs->w, c, high, r->now);
-	return 1;
+	if (n > 0)
+		st->coming = watch_sub0(st->coming, cs->w.given - c->high);
+	return n;
 }
 
 static int take(struct round *r, uint32_t i, struct cpu_state *cs)
@@ -303,7 +284,7 @@ static int answer_cpu(struct state *st, struct round *r, uint32_t i, const struc
 	if (!cpu_open(c))
 		return 0;
 	if (cut < c->high)
-		return over_budget(r, i, &cs->w, cut);
+		return watch_over_budget(r->d, i, R_OVER_BUDGET, &cs->w, &r->t, cut);
 	if (cs->wanted)
 		return raise(st, r, i, cs, c);
 	if (cs->gives)

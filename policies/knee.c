@@ -590,17 +590,32 @@ static void solve(struct state *st, const struct pcptune_shape *shape,
 
 /* ---- the answer ---- */
 
-/* A change of this policy: fixed, and with batches that do not grow. NULL: no room. */
+/* Batches do not grow: that belongs to every change of this policy. */
+static void put_batch(struct pcptune_change *ch, const struct cpu_state *cs)
+{
+	ch->batch = batch_at(cs, ch->high);
+	ch->scale_max = 0;
+}
+
+/* A change of this policy; NULL: no room. */
 static struct pcptune_change *fix(struct round *r, uint32_t i, uint32_t reason,
 				  const struct cpu_state *cs, uint32_t high)
 {
 	struct pcptune_change *ch = watch_fix(r->d, i, reason, high);
 
-	if (ch) {
-		ch->batch = batch_at(cs, high);
-		ch->scale_max = 0;
-	}
+	if (ch)
+		put_batch(ch, cs);
 	return ch;
+}
+
+/* The same for the last change, when n says that there is one. */
+static int with_batch(struct round *r, const struct cpu_state *cs, int n)
+{
+	if (n > 0)
+		put_batch((void *)((char *)r->d->changes +
+				   (size_t)(r->d->n_changes - 1) * r->d->change_size),
+			  cs);
+	return n;
 }
 
 static void say_rates(const struct state *st, const struct round *r, const struct cpu_state *cs,
@@ -666,16 +681,9 @@ static int less(const struct state *st, struct round *r, uint32_t i, struct cpu_
 static int blind_more(struct round *r, uint32_t i, struct cpu_state *cs,
 		      const struct pcptune_cpu *c)
 {
-	uint32_t high = watch_within(c, watch_more(&cs->w, c), r->t.room);
-	struct pcptune_change *ch = high ? fix(r, i, R_MISSES, cs, high) : NULL;
-
-	if (!ch)
-		return high ? -1 : 0;
-	ch->arg[0] = cs->w.missed;
-	ch->arg[1] = (int64_t)cs->w.traffic;
-	r->t.room -= high - c->high;
-	watch_raised(&cs->w, c, high, r->now);
-	return 1;
+	return with_batch(
+		r, cs,
+		watch_raise(r->d, i, R_MISSES, &cs->w, c, &r->t, watch_more(&cs->w, c), r->now));
 }
 
 static int blind_less(const struct state *st, struct round *r, uint32_t i, struct cpu_state *cs,
@@ -709,18 +717,6 @@ static int rebatch(struct round *r, uint32_t i, const struct cpu_state *cs,
 		return -1;
 	ch->arg[0] = c->batch;
 	ch->arg[1] = batch;
-	return 1;
-}
-
-static int over_budget(struct round *r, uint32_t i, struct cpu_state *cs, uint32_t high)
-{
-	struct pcptune_change *ch = fix(r, i, R_OVER_BUDGET, cs, high);
-
-	if (!ch)
-		return -1;
-	ch->arg[0] = (int64_t)r->t.budget;
-	ch->arg[1] = (int64_t)r->t.sum;
-	cs->w.given = high;
 	return 1;
 }
 
@@ -768,7 +764,8 @@ static int answer_cpu(const struct state *st, struct round *r, uint32_t i, struc
 		return 0;
 	}
 	if (cut < c->high && !(cs->target && cs->target < c->high))
-		return over_budget(r, i, cs, cut);
+		return with_batch(r, cs,
+				  watch_over_budget(r->d, i, R_OVER_BUDGET, &cs->w, &r->t, cut));
 	if (cs->seen)
 		n = by_records(st, r, i, cs, c);
 	if (!n && (!cs->seen || is_young(cs)))

@@ -112,36 +112,12 @@ static void watch_all(struct state *st, const struct pcptune_sample *s, struct r
 		st->since_us = 0;
 }
 
-/* 1: a change was added, 0: none, -1: no room for one; as all answers below */
-static int over_budget(struct round *r, uint32_t i, struct watch *w, uint32_t high)
-{
-	struct pcptune_change *ch = watch_fix(r->d, i, R_OVER_BUDGET, high);
-
-	if (!ch)
-		return -1;
-	ch->arg[0] = (int64_t)r->t.budget;
-	ch->arg[1] = (int64_t)r->t.sum;
-	w->given = high;
-	return 1;
-}
-
 static int dry(struct round *r, uint32_t i, struct watch *w, const struct pcptune_cpu *c)
 {
-	uint32_t high = watch_within(c, watch_more(w, c), r->t.room);
-	struct pcptune_change *ch;
+	int n = watch_raise(r->d, i, R_DRY, w, c, &r->t, watch_more(w, c), r->now);
 
-	if (!high) {
-		r->cut++;
-		return 0;
-	}
-	ch = watch_fix(r->d, i, R_DRY, high);
-	if (!ch)
-		return -1;
-	ch->arg[0] = w->missed;
-	ch->arg[1] = (int64_t)w->traffic;
-	r->t.room -= high - c->high;
-	watch_raised(w, c, high, r->now);
-	return 1;
+	r->cut += n == 0;
+	return n;
 }
 
 static int unneeded(struct round *r, uint32_t floor, uint32_t i, struct watch *w,
@@ -175,7 +151,7 @@ static int answer_cpu(struct round *r, uint32_t floor, uint32_t i, struct watch 
 		return 0;
 	}
 	if (cut < c->high)
-		return over_budget(r, i, w, cut);
+		return watch_over_budget(r->d, i, R_OVER_BUDGET, w, &r->t, cut);
 	if (watch_take_over(w, c, r->now))
 		return watch_fix(r->d, i, R_TAKE_OVER, c->high) ? 1 : -1;
 	if (r->look && w->missed >= limit)

@@ -170,33 +170,6 @@ static void pick_takers(struct state *st, const struct pcptune_sample *s, const 
 	st->since_us = 0;
 }
 
-/* 1: a change was added, 0: none, -1: no room for one; as all answers below */
-static int over_budget(struct round *r, uint32_t i, struct watch *w, uint32_t high)
-{
-	struct pcptune_change *ch = watch_fix(r->d, i, R_OVER_BUDGET, high);
-
-	if (!ch)
-		return -1;
-	ch->arg[0] = (int64_t)r->t.budget;
-	ch->arg[1] = (int64_t)r->t.sum;
-	w->given = high;
-	return 1;
-}
-
-static int give(struct round *r, uint32_t i, struct cpu_state *cs, const struct pcptune_cpu *c)
-{
-	uint32_t high = watch_within(c, watch_more(&cs->w, c), r->t.room);
-	struct pcptune_change *ch = high ? watch_fix(r->d, i, R_GIVEN, high) : NULL;
-
-	if (!ch)
-		return high ? -1 : 0;
-	ch->arg[0] = cs->w.missed;
-	ch->arg[1] = (int64_t)cs->w.traffic;
-	r->t.room -= high - c->high;
-	watch_raised(&cs->w, c, high, r->now);
-	return 1;
-}
-
 /* What this CPU would keep if it gave a share; a CPU at work keeps what it is known to need. */
 static uint32_t robbed(const struct round *r, const struct state *st, const struct watch *w,
 		       const struct pcptune_cpu *c)
@@ -259,11 +232,12 @@ static int answer_cpu(struct state *st, struct round *r, uint32_t i, const struc
 		return 0;
 	}
 	if (cut < c->high)
-		return over_budget(r, i, &cs->w, cut);
+		return watch_over_budget(r->d, i, R_OVER_BUDGET, &cs->w, &r->t, cut);
 	if (watch_take_over(&cs->w, c, r->now))
 		return watch_fix(r->d, i, R_TAKE_OVER, c->high) ? 1 : -1;
 	if (misses(r, cs) && cs->taker)
-		return give(r, i, cs, c);
+		return watch_raise(r->d, i, R_GIVEN, &cs->w, c, &r->t, watch_more(&cs->w, c),
+				   r->now);
 	n = drain(st, r, i, &cs->w, c);
 	return n || !r->shuffle ? n : steal(st, r, i, cs, c);
 }

@@ -342,4 +342,37 @@ static inline uint32_t watch_floor(const struct pcptune_shape *shape, int64_t fl
 		     : 6 * pcptune_zone_batch(zone_managed(shape));
 }
 
+/* ---- answers; 1: a change was added, 0: none, -1: no room for one ---- */
+
+/* Reason "over-budget" of every policy: all lists may hold {a:pages}, their high is {b:pages}. */
+static inline int watch_over_budget(struct pcptune_decision *d, uint32_t i, uint32_t reason,
+				    struct watch *w, const struct watch_tally *t, uint32_t high)
+{
+	struct pcptune_change *ch = watch_fix(d, i, reason, high);
+
+	if (!ch)
+		return -1;
+	ch->arg[0] = (int64_t)t->budget;
+	ch->arg[1] = (int64_t)t->sum;
+	w->given = high;
+	return 1;
+}
+
+/* A raise for misses, as far as there is room: {a:permille} of {b:pages} were missed. */
+static inline int watch_raise(struct pcptune_decision *d, uint32_t i, uint32_t reason,
+			      struct watch *w, const struct pcptune_cpu *c, struct watch_tally *t,
+			      uint32_t wanted, uint64_t now)
+{
+	uint32_t high = watch_within(c, wanted, t->room);
+	struct pcptune_change *ch = high ? watch_fix(d, i, reason, high) : NULL;
+
+	if (!ch)
+		return high ? -1 : 0;
+	ch->arg[0] = w->missed;
+	ch->arg[1] = (int64_t)w->traffic;
+	t->room -= high - c->high;
+	watch_raised(w, c, high, now);
+	return 1;
+}
+
 #endif

@@ -4,7 +4,7 @@
 #   make demo           installs what is missing, builds, runs the main job
 #   make check          installs what is missing, builds, runs every test
 #   make check-sanitize the tests that matter there, under ASan+UBSan and under TSan
-#   make bench bench-sim fuzz install uninstall clean
+#   make bench bench-sim bench-policies fuzz install uninstall clean
 #
 # VARIANT=release|asan|tsan|debug choose flags and an object directory of their own.
 # Sources are found by folder: a new file needs no line here.
@@ -231,10 +231,14 @@ bench: deps-bench
 bench-sim: deps
 	@$(MAKE) --no-print-directory all
 	@B=$(B) bench/rows_run
+# every policy over the same walks with the same memory
+bench-policies: deps
+	@$(MAKE) --no-print-directory all
+	@B=$(B) bench/policies_run
 fuzz: deps-sanitize
 	@$(MAKE) --no-print-directory fuzzers
 	@B=$(B) tests/fuzz/run
-.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench bench-sim fuzz
+.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench bench-sim bench-policies fuzz
 
 # ---- installing ----
 D = $(DESTDIR)

@@ -63,7 +63,7 @@ def accesses(file, macro):
     """What a section of x86-64 reads and writes of a list, in order, by offsets."""
     text = open(os.path.join(ROOT, file)).read()
     body = re.search(rf"#define {macro} .*?2:", text, re.S).group(0)
-    words = {"": "word", "0": "word", "16": "ring", "24": "mask", "28": "bound", "56": "mark"}
+    words = {"": "word", "0": "word", "28": "bound", "56": "mark"}
     found = re.findall(r"(\d*)\(%\[l(?:ist)?\]\)|(%\[i\], 8|%\[at\])\)", body)
     return ["place" if place else words[offset] for offset, place in found]
 
@@ -74,8 +74,8 @@ def the_model_takes_the_steps_of_the_sections():
     pop = accesses("include/pcpalloc_inline.h", "PCPA_ASM_POP")
     push = accesses("include/pcpalloc_inline.h", "PCPA_ASM_PUSH")
     store = accesses("allocator/rseq_sections.h", "PCPA_ASM_STORE")
-    assert pop == ["word", "mask", "ring", "place", "mark", "word"], pop
-    assert push == ["word", "mask", "bound", "ring", "place", "word"], push
+    assert pop == ["word", "place", "mark", "word"], pop
+    assert push == ["word", "bound", "place", "word"], push
     assert store == ["word", "place"], store
     text = open(MODEL).read()
     steps = r"\bidle\)|a = head|== EMPTY|== bound|\] = b\)|head = POS"

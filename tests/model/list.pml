@@ -20,6 +20,10 @@
  * that is not exact break an assertion. With one of the macros at the end of the file the protocol
  * has a fault, which must be found.
  *
+ * Stops (allocator/track.h): a place within the list is emptied so that pops end there, and its block
+ * kept in `held`, until somebody lifts the stop. Here it is the highest place, and whether there is
+ * one again after a slow path is left open.
+ *
  * The ring has 4 places, positions are modulo 4, numbers of operations modulo 2, and the largest
  * move is one block.
  */
@@ -41,6 +45,7 @@ byte head;	 /* `word`: position and number of operations */
 bit ops;
 byte tail, bound;
 byte ring[RING]; /* EMPTY, blocks from 1 on, or STALE */
+byte held, stop_at; /* the block of the stop, EMPTY: there is none; its place */
 bit lock, idle;	 /* idle: the table has the idle list in the place of this one */
 
 /* ---- the machine ---- */
@@ -133,11 +138,25 @@ inline audit(b, c)
 	}
 }
 
+/* lift() */
+inline lift()
+{
+#ifndef NO_LIFT
+	if
+	:: held != EMPTY -> assert(ring[stop_at] == EMPTY); ring[stop_at] = held; held = EMPTY; stop_at = 0
+	:: else
+	fi
+#else
+	skip
+#endif
+}
+
 /* ---- a thread of the program ---- */
 
-/* What is planned: to empty the place of the block that a drain takes, or to move the bound. */
+/* What is planned: to empty the place of the block that a drain takes, to move the bound, or a stop. */
 #define TAKE  0
 #define BOUND 1
+#define STOP  2
 
 /* plan_take(), plan_bound(): from a word that must not move until the store */
 #define ROOM(n) \
@@ -161,18 +180,22 @@ inline audit(b, c)
 	if                                                  \
 	:: plan == TAKE && head == tail -> idle = 0; goto unlock \
 	:: plan == TAKE && head != tail -> TAKEN            \
+	:: plan == STOP && head == tail -> idle = 0; goto unlock \
+	:: plan == STOP && head != tail -> n = POS(head - 1); b = ring[n] \
 	:: else -> ROOM(n)                                  \
 	fi
 #define STORE \
 	if                                                  \
 	:: plan == TAKE -> ring[tail] = EMPTY               \
+	:: plan == STOP -> ring[n] = EMPTY                  \
 	:: else -> bound = n; n = 0                         \
 	fi
 
 proctype thread(byte me)
 {
 	byte a, b, n;
-	bit o, plan;
+	bit o;
+	byte plan;
 
 next:
 	skip;
@@ -220,7 +243,7 @@ refill:
 	}
 	atomic {
 		if
-		:: POS(head - tail) != 0 -> goto unlock
+		:: POS(head - tail) != 0 -> lift(); goto look
 		:: else -> zone_take(b, LIST)
 		fi;
 		if
@@ -259,6 +282,7 @@ make_room:
 		:: else -> lock = 1; a = 0; o = 0; b = 0
 		fi;
 		/* there is no room; or there is, but the bound was not moved yet */
+		lift();
 		if
 		:: plan = TAKE
 		:: plan = BOUND
@@ -300,7 +324,8 @@ changed:
 	atomic {
 		if
 		:: plan == TAKE
-		:: else -> goto unlock
+		:: plan == STOP -> held = b; stop_at = n; goto unlock
+		:: plan == BOUND -> goto look
 		fi
 	}
 	/* a drain: the empty place is the block's now, and its own is the empty one */
@@ -318,8 +343,18 @@ changed:
 		fi
 	}
 
+	/* the tracker looked, and there may be a stop from now on */
+look:
+	atomic {
+		b = 0; n = 0;
+		if
+		:: true
+		:: plan = STOP; goto change
+		fi
+	}
+
 unlock:
-	atomic { b = 0; plan = 0; moved = 0; lock = 0; goto next }
+	atomic { b = 0; n = 0; plan = 0; moved = 0; lock = 0; goto next }
 }
 
 /* ---- an owner from elsewhere ---- */
@@ -340,6 +375,7 @@ end:	do
 #ifndef NO_FENCE
 			fence();
 #endif
+			lift();
 			audit(b, c);
 			b = 0;
 			c = POS(head - tail)
@@ -385,5 +421,6 @@ init
  *   TWO_STORES    position and number of operations are stored one after the other
  *   PLACE_FIRST   a refill fills the place that pops end at before there is another such place
  *   GIVE_FIRST    a drain gives the block to the zone before it has emptied its place
+ *   NO_LIFT       blocks are looked at, or taken, with a stop among them
  *   BOUND_BEHIND  a bound is set without regard to what the list holds
  */

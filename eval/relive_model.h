@@ -23,15 +23,6 @@ static inline bool relive_grows(uint32_t rules, uint32_t scale_max)
 	return scale_max && pcptune_rules_traits(rules) & RELIVE_GROWS;
 }
 
-static inline uint64_t relive_mean(uint64_t pages, uint64_t moves, uint64_t batch, uint64_t high)
-{
-	uint64_t mean = moves ? pages / moves : batch,
-		 most = high > 2 * batch ? high - batch : batch;
-
-	mean = mean < batch ? batch : mean > most ? most : mean;
-	return mean ? mean : 1;
-}
-
 /* log_grows: those in force when the walk was recorded. */
 static inline struct relive_effect relive_effect_of(const struct walk *k, const struct limits *m,
 						    bool log_grows)
@@ -47,8 +38,8 @@ static inline struct relive_effect relive_effect_of(const struct walk *k, const 
 		e.grown = relive_grows(m->rules, m->scale_max);
 		return e;
 	}
-	e.refill = relive_mean(k->refilled, k->refills, batch, high);
-	e.drain = relive_mean(k->drained, k->drains, batch, high);
+	e.refill = walk_mean(k, k->refilled, k->refills, high, batch, batch << m->scale_max);
+	e.drain = walk_mean(k, k->drained, k->drains, high, batch, batch << m->scale_max);
 	if (model.batch) {
 		model.batch = batch;
 		model.most = batch << m->scale_max;

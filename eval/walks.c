@@ -345,22 +345,34 @@ static uint64_t walk_most(const struct walk *w, uint64_t capacity, uint64_t page
 	}
 }
 
+uint64_t walk_mean(const struct walk *w, uint64_t pages, uint64_t moves, uint64_t high,
+		   uint64_t batch, uint64_t most)
+{
+	struct pcptune_band_model now = {batch, most, 0};
+	uint64_t mean = moves ? pages / moves : batch;
+	uint64_t top = high > 2 * batch ? high - batch : batch;
+
+	if (w->model.batch && mean > batch && pcptune_band_span(&w->model, w->high_now))
+		mean = batch + (mean - batch) * pcptune_band_span(&now, high) /
+				       pcptune_band_span(&w->model, w->high_now);
+	return mean < batch ? batch : mean > top ? top : mean;
+}
+
 void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret)
 {
 	uint64_t c = walk_capacity(w, high), batch = w->batch ? w->batch : 1, full;
+	uint64_t most = w->model.batch ? w->model.most : batch;
 	struct pcptune_band_traffic t = traffic(w, c, 0);
-	double br = w->refills ? (double)w->refilled / (double)w->refills : (double)batch;
-	double d = w->drains ? (double)w->drained / (double)w->drains : (double)batch;
-	double most = high > 2 * batch ? (double)(high - batch) : (double)batch;
 
-	br = fmax((double)batch, fmin(br, most));
-	d = fmax((double)batch, fmin(d, most));
 	full = walk_pages(w, c, c);
 	ret->high = high;
 	ret->pages = both(t);
 	ret->pages_least = less(full < ret->pages ? full : ret->pages, w->breaks * c);
 	ret->pages_most = walk_most(w, c, full > ret->pages ? full : ret->pages);
-	ret->locks = (double)t.refilled / br + (double)t.drained / d;
+	ret->locks =
+		(double)t.refilled /
+			(double)walk_mean(w, w->refilled, w->refills, high, batch, most) +
+		(double)t.drained / (double)walk_mean(w, w->drained, w->drains, high, batch, most);
 }
 
 void whatif_add(struct whatif *a, const struct whatif *b)

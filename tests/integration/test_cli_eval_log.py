@@ -67,6 +67,22 @@ def fixed_batches_are_near_what_was_measured():
 
 
 @test
+def growing_batches_are_carried_to_another_high():
+    keys = {"rules": 4, "scale_max": 5, "minutes": 10, "swing": 2000}
+    logs = {h: log(high=h, **keys) for h in (400, 1000, 3000, 8000)}
+    words = ("--policy", "static", "--set", "static.rules=g4", "--set",
+             "static.high=400,1000,3000,8000")
+    tables = {h: table("--db", p, *words) for h, p in logs.items()}
+    for h, j in tables.items():
+        assert abs(j["as_set"]["error_pct"]) < 1, j["as_set"]
+        for row in j["policies"]:
+            truth = tables[row["params"]["high"]]["measured"]
+            assert abs(row["moved"] / truth["moved"] - 1) < 0.08, (h, row, truth)
+            assert 0.5 < row["lock_takes"] / truth["lock_takes"] < 2, (h, row, truth)
+            assert row["unknown_batches"] == 0, row
+
+
+@test
 def any_number_of_threads_gives_the_same():
     path = log()
     words = ("--db", path, "--policy", "static,kernel,contention,shuffle", "--set",

@@ -161,7 +161,9 @@ static void emit(struct target *t, uint32_t n_active, uint64_t now, uint64_t mem
 	decide(t, &s);
 }
 
-static void sample_target(struct sampler *sp, struct target *t, uint64_t now, bool gap)
+/* next: the one that is sampled after t, NULL: none */
+static void sample_target(struct sampler *sp, struct target *t, struct target *next, uint64_t now,
+			  bool gap)
 {
 	uint32_t n;
 
@@ -170,6 +172,8 @@ static void sample_target(struct sampler *sp, struct target *t, uint64_t now, bo
 		foreign_check(t->foreign);
 		return;
 	}
+	if (next)
+		segreader_next(t->sr, next->sr);
 	n = segreader_sample(t->sr, t->cpus, t->active_cpus);
 	if (t->n_inflight)
 		apply_acks(t);
@@ -246,11 +250,9 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	for (size_t i = 0; i < d->n_targets; i++) {
-		struct target *t = d->targets[i];
+		struct target *next = i + 1 < d->n_targets ? d->targets[i + 1] : NULL;
 
-		if (i + 1 < d->n_targets)
-			segreader_next(t->sr, d->targets[i + 1]->sr);
-		sample_target(sp, t, now, gap);
+		sample_target(sp, d->targets[i], next, now, gap);
 	}
 	decide_flush(d, false);
 	next_tick(sp);

@@ -348,6 +348,8 @@ def a_program_or_the_daemon_may_end_while_a_policy_thinks():
         f.end()
     f = Fake(d, name="last", step_ms=5)
     d.target("last", policy="good")
+    for n in range(3):  # others come and go, that would have been sampled after it
+        Fake(d, name=f"beside{n}", step_ms=5, steps=20).proc.wait(10 * SLOW)
     time.sleep(0.4)
     before = d.ctl("version")["uptime_s"]
     assert d.stop() == 0 and before > 0

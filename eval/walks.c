@@ -350,11 +350,12 @@ uint64_t walk_mean(const struct walk *w, uint64_t pages, uint64_t moves, uint64_
 {
 	struct pcptune_band_model now = {batch, most, 0};
 	uint64_t mean = moves ? pages / moves : batch;
-	uint64_t top = high > 2 * batch ? high - batch : batch;
+	uint64_t top = high > 2 * batch ? high - batch : batch, is, was;
 
-	if (w->model.batch && mean > batch && pcptune_band_span(&w->model, w->high_now))
-		mean = batch + (mean - batch) * pcptune_band_span(&now, high) /
-				       pcptune_band_span(&w->model, w->high_now);
+	is = pcptune_band_span(&now, high);
+	was = w->model.batch ? pcptune_band_span(&w->model, w->high_now) : 0;
+	if (was && is > was && mean > batch)
+		mean = batch + (mean - batch) * is / was;
 	return mean < batch ? batch : mean > top ? top : mean;
 }
 

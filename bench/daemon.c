@@ -49,7 +49,7 @@ static struct {
 	unsigned seconds, warm_up, record_ms;
 	const char *policy, *dir;
 	bool json, help;
-} opt = {20, 16, 10000, "contention", NULL, false, false};
+} opt = {20, 16, 30000, "contention", NULL, false, false};
 
 /* dir/name; ends the program when it does not fit */
 static const char *in_dir(const char *dir, const char *name, char *buf)
@@ -357,7 +357,7 @@ static const struct option_row {
 	{"seconds", "N", "measure for N seconds (20)", &opt.seconds, NULL, NULL, 1, 86400},
 	{"warm-up", "N", "let at least N seconds pass before (16)", &opt.warm_up, NULL, NULL, 0,
 	 86400},
-	{"record-ms", "N", "log.record_ms (10000); 0: no records", &opt.record_ms, NULL, NULL, 0,
+	{"record-ms", "N", "log.record_ms (30000); 0: no records", &opt.record_ms, NULL, NULL, 0,
 	 600000},
 	{"policy", "NAME", "policy of the targets (contention)", NULL, &opt.policy, NULL, 0, 0},
 	{"dir", "DIR", "where temporary directories are made ($TMPDIR, else /tmp)", NULL, &opt.dir,

@@ -62,7 +62,7 @@ const struct config_key config_keys[] = {
 	{"log.chunk_ms", CONFIG_INT, "ms", 0, 60000, "3000", NULL, true,
 	 "Samples are gathered for so long before they are written; a decision writes them at "
 	 "once.", C(log.chunk_ms)},
-	{"log.record_ms", CONFIG_INT, "ms", 0, 600000, "10000", NULL, true,
+	{"log.record_ms", CONFIG_INT, "ms", 0, 600000, "30000", NULL, true,
 	 "A record of what the lists of each active CPU did, for pcptune curve and eval, is taken once "
 	 "in so long, or as often as the policy asks; 0: for policies that ask only.",
 	 C(log.record_ms)},

@@ -64,6 +64,7 @@ static bool take(const struct pcptune_packed *half, struct record_state *s,
 		 struct pcptune_record *ret)
 {
 	if (!half->n && !half->lost && !half->collapsed) {
+		pcptune_band_init(&ret->band);
 		s->taken = false;
 		s->unused = true;
 		return true;
@@ -85,6 +86,7 @@ static bool take(const struct pcptune_packed *half, struct record_state *s,
 static bool take_none(const struct pcptune_track *t, struct record_state *s,
 		      struct pcptune_record *ret)
 {
+	pcptune_band_init(&ret->band);
 	if (s->unused)
 		return true;
 	if (!s->taken || !half_of(t, s->last))
@@ -108,7 +110,7 @@ bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_recor
 	ask(&b->ctl, s);
 	if (!seen_free(b) || !segreader_track(sr, index, &t))
 		return false;
-	memset(ret, 0, sizeof(*ret));
+	memset(ret, 0, offsetof(struct pcptune_record, band));
 	ret->index = index;
 	half = half_of(&t, s->want);
 	ok = half ? take(half, s, ret) : take_none(&t, s, ret);

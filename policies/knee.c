@@ -107,25 +107,26 @@ static const struct pcptune_reason reasons[] = {
 	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
 };
 
-#define SHARINGS   3u	 /* by the short horizon, the long one, and both */
-#define RECORD_MS  1000u /* asked for */
-#define YOUNG_MS   2000u /* until then counters may raise, too */
-#define STEP_LAST  32u	 /* part of high: smaller steps to a target are left */
-#define MEAN_MS	   2000u /* the mean of all CPUs counts as so much of a CPU's own */
-#define TAKE_PAGES 5u	 /* a take of the lock costs as much as moving so many pages */
-#define LARGE_GAIN 50u	 /* permille of the traffic */
-#define BATCH_GAIN 10u	 /* another batch must cost less by one part in so many */
-#define BUCKETS	   PCPTUNE_BAND_BUCKETS
+#define SHARINGS     3u	   /* by the short horizon, the long one, and both */
+#define RECORD_MS    1000u /* asked for */
+#define YOUNG_CYCLES 200u  /* ... or records had so many cycles */
+#define YOUNG_MS     2000u /* until then counters may raise, too */
+#define STEP_LAST    32u   /* part of high: smaller steps to a target are left */
+#define MEAN_MS	     2000u /* the mean of all CPUs counts as so much of a CPU's own */
+#define TAKE_PAGES   5u	   /* a take of the lock costs as much as moving so many pages */
+#define LARGE_GAIN   50u   /* permille of the traffic */
+#define BATCH_GAIN   10u   /* another batch must cost less by one part in so many */
+#define BUCKETS	     PCPTUNE_BAND_BUCKETS
 
 struct cpu_state {
 	struct watch w;
 	struct knee_curve curve;
-	uint64_t seen;		 /* time of the last record; 0: none */
-	uint32_t held[SHARINGS]; /* pages on lists that each sharing gives */
-	uint8_t at[SHARINGS];	 /* their capacities, as edges */
-	uint8_t shared;		 /* are they set? */
-	uint16_t batch;		 /* pages */
-	uint16_t reserved;
+	uint64_t seen;		      /* time of the last record; 0: none */
+	uint32_t held[SHARINGS];      /* pages on lists that each sharing gives */
+	uint8_t at[SHARINGS];	      /* their capacities, as edges */
+	uint8_t shared;		      /* are they set? */
+	uint16_t batch;		      /* pages */
+	uint16_t cycles;	      /* that records had, up to YOUNG_CYCLES */
 	uint32_t target;	      /* high to come to; 0: none */
 	uint32_t now_rate, best_rate; /* pages a second, for the reason */
 };
@@ -203,7 +204,7 @@ static uint64_t idle_us(const struct cpu_state *cs, uint64_t now)
 
 static bool is_young(const struct cpu_state *cs)
 {
-	return cs->curve.weight[KNEE_LONG] < YOUNG_MS;
+	return cs->curve.weight[KNEE_LONG] < YOUNG_MS && cs->cycles < YOUNG_CYCLES;
 }
 
 /* What the high of a CPU comes to as capacity, when batches do not grow. */
@@ -243,6 +244,7 @@ static void take_record(struct state *st, struct round *r, const struct pcptune_
 		st->cost[k] +=
 			knee_play(&s, knee_edge(cs->at[k]), s.closed[cs->at[k]], &cs->held[k]) +
 			rent(r, knee_edge(cs->at[k]), rec->dt_us);
+	cs->cycles = (uint16_t)watch_min(cs->cycles + (uint64_t)s.cycles, YOUNG_CYCLES);
 	r->fresh += !cs->seen;
 	cs->seen = r->now;
 }

@@ -53,6 +53,7 @@ static inline uint32_t knee_index(uint64_t capacity)
 
 struct knee_swings {
 	uint32_t n;
+	uint32_t cycles;	       /* closed ones of 32 pages and more */
 	int64_t x[PCPTUNE_BAND_STACK]; /* turning points, from the record's start */
 	uint64_t closed[KNEE_EDGES];   /* pages that closed cycles take, by edge */
 };
@@ -73,6 +74,7 @@ static inline void knee_read(const struct pcptune_band *b, struct knee_swings *r
 		if (i < KNEE_BUCKET + KNEE_EDGES)
 			ret->closed[i - KNEE_BUCKET] = sum - count * pcptune_band_edge(i);
 	}
+	ret->cycles = (uint32_t)watch_min(count, UINT32_MAX);
 }
 
 /* Pages that lists of this capacity take over the record, and the level that they end with. */

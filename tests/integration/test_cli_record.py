@@ -110,6 +110,46 @@ def what_can_not_be_written_is_told_before_the_program_runs():
 
 
 @test
+def one_run_tells_what_another_high_would_have_moved():
+    """Recorded once, under the rules of 6.7; then run with limits that it was asked about."""
+    requires_release()
+    d = tmp()
+    out = os.path.join(d, "t.pct")
+    walk = [sys.executable, "-c", """
+import random
+random.seed(5)
+keep = []
+for r in range(300):
+    n = random.randrange(10, 900)
+    if random.random() < .5 or len(keep) < n:
+        keep += [bytes(random.choice((5000, 9000, 9000, 30000))) for i in range(n)]
+    else:
+        del keep[-n:]
+    if len(keep) > 6000:
+        del keep[200:]
+"""]
+    pin = {"preexec_fn": lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})}
+    assert record(out, *walk, **pin).returncode == 0
+    highs = (252, 1024, 4096)
+    r = run([PCPTUNE, "eval", "--trace", out, "--policy", "static", "--policy-path", POLICIES, "--set",
+             "static.high=" + ",".join(map(str, highs)), "--set", "static.batch=63", "--set",
+             "static.generation=gx", "--json"])
+    assert r.returncode == 0, r
+    told = {p["params"]["high"]: p["alloc_zone"] for p in json.loads(r.stdout)["policies"]}
+    for high in highs:
+        js = os.path.join(d, "r.json")
+        r = run([PCPTUNE, "run", "--quiet", "--db", os.path.join(d, f"{high}.db"), "--policy", "static",
+                 "--set", f"high={high}", "--set", "batch=63", "--set", "rules=gx", "--json", js, "--",
+                 *walk], env={"PCPALLOC_HIGH": str(high), "PCPALLOC_BATCH": "63", "PCPALLOC_RULES": "gx"},
+                **pin)  # from the first page on, and not only when the daemon has seen it
+        assert r.returncode == 0, r
+        with open(js) as f:
+            real = json.load(f)["alloc_zone"]
+        assert real > 50000 and abs(told[high] - real) < 0.05 * real, (high, told, real)
+    assert told[4096] < 0.8 * told[252], told
+
+
+@test
 def sqlite_from_start_to_end():
     requires("sqlite3")
     out = os.path.join(tmp(), "t.pct")

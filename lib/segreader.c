@@ -907,8 +907,9 @@ static inline bool rests(struct segreader *sr, uint32_t index)
  * comes from far, and the pattern of those that are read is not one that hardware guesses. What is
  * kept on our side was last used an interval ago, and is cold, too.
  */
-static inline void fetch(const struct segreader *sr, uint32_t index)
+static inline __attribute__((always_inline)) void fetch(const struct segreader *sr, uint32_t index)
 {
+	/* always: gcc leaves out calls of a function that does nothing else, as without effect */
 	const struct pcptune_cpu_block *b = cpu_block(sr, index);
 
 	__builtin_prefetch(&b->pcp);

@@ -18,11 +18,18 @@
 #include "allocator/pcp.h"
 #include "allocator/segment.h"
 
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
+#endif
+
 #define ENTRIES_FEW  8192u /* where there are many CPUs */
 #define ENTRIES_MANY 32768u
 #define SLOTS_MANY   65u
-#define TRIES	     20u
-#define TRY_NS	     1000000
+#define ENTRIES_MIN  256u
+#define MEMORY_MOST \
+	(16u << 20) /* bytes of a process's rings: each program of a build has its own */
+#define TRIES  20u
+#define TRY_NS 1000000
 
 static struct pcptune_events_hello hello;
 static struct sockaddr_un place;
@@ -40,8 +47,11 @@ static struct pcptune_event_ring *ring_of(const struct pcptune_cpu_block *b)
 /* A sealed file of full size, -1. */
 static int make_file(size_t size)
 {
-	int fd = (int)syscall(SYS_memfd_create, "pcptune-events", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+	int fd = (int)syscall(SYS_memfd_create, "pcptune-events", flags);
 
+	if (fd < 0) /* where only files that can not be executed are allowed */
+		fd = (int)syscall(SYS_memfd_create, "pcptune-events", flags | MFD_NOEXEC_SEAL);
 	if (fd < 0)
 		return -1;
 	if (syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)size) ||
@@ -130,6 +140,10 @@ void pcpa_events_start(void)
 		.n_rings = pcpa_heap.n_zones * pcpa_heap.n_slots,
 		.n_entries = pcpa_heap.n_slots > SLOTS_MANY ? ENTRIES_FEW : ENTRIES_MANY,
 	};
+	while (hello.n_entries > ENTRIES_MIN &&
+	       (uint64_t)hello.n_rings * hello.n_entries * sizeof(struct pcptune_event) >
+		       MEMORY_MOST)
+		hello.n_entries /= 2;
 	hello.stride =
 		sizeof(struct pcptune_event_ring) + hello.n_entries * sizeof(struct pcptune_event);
 	pcpa_heap.events = make_rings(NULL);

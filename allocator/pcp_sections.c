@@ -514,7 +514,8 @@ void pcpa_sections_restart(struct pcptune_cpu_block *b)
 	w->seen = 0;
 	if (!pcpa_by_sections(b))
 		return;
-	if (!pcpa_rings_rebind(b))
+	/* lost once is lost for good: who knows what lies there now */
+	if (!(w->stop & PCPA_STOP_LOST) && !pcpa_rings_rebind(b))
 		w->stop |= PCPA_STOP_LOST;
 	w->stop |= PCPA_STOP_TO_RING;
 	w->calm = w->calm_seen = 0;
@@ -769,7 +770,8 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
-	if (!l->limit)
+	/* lost: no section would find what comes in */
+	if (!l->limit || pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_LOST)
 		return false;
 	if (pcpa_list_count(l)) {
 		track_on(b, list);
@@ -873,7 +875,8 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
-	if (!b->list[list].limit || !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
+	if (!b->list[list].limit || pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_LOST ||
+	    !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
 		return false;
 	if (pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list])) {
 		/*

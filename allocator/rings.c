@@ -27,9 +27,19 @@ static uintptr_t page_size(void)
 static bool map_again(const struct pcptune_list *l, uintptr_t to)
 {
 	uintptr_t size = page_size(), page = (uintptr_t)l & ~(size - 1);
-	void *at = (void *)(to & ~(size - 1));
+	void *at = (void *)(to & ~(size - 1)), *copy;
 
-	return mremap((void *)page, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at;
+	/*
+	 * Anywhere first: what can be refused is refused here. A refused mapping at a place may
+	 * leave a hole there, which somebody else has by the time it is unmapped or mapped again.
+	 */
+	copy = mremap((void *)page, 0, size, MREMAP_MAYMOVE);
+	if (copy == MAP_FAILED)
+		return false;
+	if (mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at)
+		return true;
+	munmap(copy, size);
+	return false;
 }
 
 /* Where the twin of list i lies in a reservation that begins at `map`. */

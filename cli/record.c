@@ -88,10 +88,11 @@ static void *record(void *p)
 {
 	struct recording *c = p;
 	struct timespec ms = {0, 1000000};
-	uint64_t rows = 1;
+	uint64_t rows;
 	bool last = false;
 
-	while (!c->error && (!last || rows)) {
+	/* the pass after the end takes all that was there by then; children may go on for ever */
+	while (!c->error && !last) {
 		last = __atomic_load_n(&c->stop, __ATOMIC_ACQUIRE);
 		c->error = recorder_pass(c->r, &rows);
 		if (!rows && !last)
@@ -172,7 +173,8 @@ static void print_summary(const struct recorder_totals *t, const char *path)
 		t->programs == 1 ? "" : "es", path,
 		text_bytes((uint64_t)st.st_size, n[1], sizeof(n[1])));
 	if (!t->programs)
-		fprintf(stderr, "pcptune: no request of 4 KiB to 4 MiB was made\n");
+		fprintf(stderr, "pcptune: no process sent events: none made a request of 4 KiB to "
+				"4 MiB, or none could reach the recorder\n");
 	if (t->merged)
 		fprintf(stderr,
 			"pcptune: %s events found their ring full and are part of a later one\n",

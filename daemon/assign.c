@@ -76,6 +76,7 @@ static void put(struct target *t, const struct choice *c, struct policy_instance
 {
 	if (!stands_in)
 		keep_previous(t, c);
+	decide_no_more(t); /* a sample that the one before was asked about */
 	journal_before_assignment(t->d->journal, t);
 	policy_instance_free(t->pi);
 	foreign_free(t->foreign);
@@ -199,8 +200,10 @@ static void broke_down(struct target *t, const char *why)
 	name = policy_desc(again.module)->name;
 	snprintf(text, sizeof(text), "policy \"%s\": %s", name, why);
 	note_breach(t, text);
-	if (asked)
+	if (asked) {
 		t->seq = t->kept.s.seq - 1; /* the sample becomes static's first */
+		t->kept.asked = false;
+	}
 	if (t->starting) {
 		fall_back(t, t->starting->choice.why, true); /* another one is on its way */
 	} else if (breaches >= BREACHES_MAX) {
@@ -400,6 +403,11 @@ void assign_back(struct target *t)
 		 policy_desc(t->active.module)->name);
 	choice_copy(&c, &t->previous);
 	snprintf(c.why, sizeof(c.why), "%.127s", text);
+	/* said once: one that has to be started first takes longer than a sample */
+	t->canary = false;
+	choice_clear(&t->previous);
+	if (c.module && policy_remote(c.module))
+		fall_back(t, text, true);
 	if (c.module)
 		r = assign(t, &c, t->previous_by_operator, why);
 	if (r < 0)

@@ -201,7 +201,9 @@ void ctl_later(struct ctl *c, uint64_t client, struct ctl_answer *a)
 	}
 	cl->waiting = false;
 	answer(cl, a);
-	serve(cl);
+	/* not from here: the caller is in the middle of a change, and a request may be another */
+	bufferevent_trigger(cl->bev, EV_READ,
+			    BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
 }
 
 static void on_read(struct bufferevent *bev, void *arg)

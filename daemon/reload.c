@@ -84,8 +84,10 @@ static bool choose_again(struct target *t)
 	}
 	choice_clear(&t->configured);
 	choice_copy(&t->configured, c);
-	if (!t->by_operator && !t->benched && choice_same(c, &t->active))
+	if (!t->by_operator && !t->benched && choice_same(c, &t->active)) {
+		assign_cancel(t, "the rules choose the policy in force again");
 		return false;
+	}
 	if (assign(t, c, false, why) < 0) {
 		say(LOG_ERR, "target %llu %s keeps its policy: %s", (unsigned long long)t->id,
 		    t->info.name, why);

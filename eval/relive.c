@@ -175,8 +175,11 @@ static int worker_new(struct worker *w, struct past *past, size_t k, size_t n_wo
 	for (size_t i = k; i < past->n_jobs; i += n_workers)
 		if (!past->jobs[i].error && life_new(past, &w->lives[w->n_lives++], &past->jobs[i]))
 			return -ENOMEM;
-	w->ls = past->ls;
-	return w->first ? 0 : logstore_open_ro(logstore_path(past->ls), &w->ls, w->why);
+	if (w->first) {
+		w->ls = past->ls;
+		return 0;
+	}
+	return logstore_open_ro(logstore_path(past->ls), &w->ls, w->why);
 }
 
 static void *work(void *cookie)
@@ -223,6 +226,8 @@ static int run_workers(struct past *past, struct relive_log *log, char *why)
 		return -ENOMEM;
 	for (; !e && made < n; made++)
 		e = worker_new(&w[made], past, made, n);
+	if (e)
+		snprintf(why, RELIVE_WHY, "%s", w[made - 1].why);
 	for (size_t i = 1; !e && i < n; i++)
 		started[i] = !pthread_create(&thread[i], NULL, work, &w[i]);
 	for (size_t i = 0; !e && i < n; i++)

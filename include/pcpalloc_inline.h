@@ -175,7 +175,9 @@ struct pcpa_inline_lists {
 
 /*
  * What is loaded by an address that was loaded is as new as that address: whoever finds a list in
- * the table again sees what was done to it meanwhile.
+ * the table again sees what was done to it meanwhile. For the same reason a pop makes the new word
+ * depend on the place that it found: the next pop takes its address from that word, so it can not
+ * have loaded its place, lower down, before this one, and what a refill wrote first is seen first.
  */
 #define PCPA_ASM_LIST                                                                     \
 	"ldr %w[l], [%[area], #4]\n\t"                                                    \
@@ -193,6 +195,8 @@ struct pcpa_inline_lists {
 	"add %[r], %[r], #16, lsl #12\n\t" \
 	"ldr %[r], [%[r]]\n\t"             \
 	"cbz %[r], %l[no]\n\t"             \
+	"eor %[i], %[r], %[r]\n\t"         \
+	"add %[w], %[w], %[i]\n\t"         \
 	"str %w[w], [%[l], #56]\n\t"       \
 	"stlr %[w], [%[l]]\n"              \
 	"2:\n\t"

@@ -120,7 +120,8 @@ static bool receive(int sock, struct pcptune_events_hello *hello, int *ret_fd)
 		.msg_iov = &data,
 		.msg_iovlen = 1,
 		.msg_control = &control,
-		.msg_controllen = sizeof(control.space),
+		.msg_controllen =
+			CMSG_LEN(sizeof(int)), /* room for one, not for two in the padding */
 	};
 	ssize_t n = recvmsg(sock, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 

@@ -447,7 +447,7 @@ static int merge_record(struct merging *m, const struct log_record *r)
 static int merge_pass(struct merging *m, const struct records_part *parts, size_t n)
 {
 	struct log_record r;
-	int e = 0;
+	int e = 0, bad = 0;
 
 	m->beyond = UINT64_MAX;
 	for (uint32_t i = 0; i < MERGE_CPUS; i++)
@@ -458,17 +458,21 @@ static int merge_pass(struct merging *m, const struct records_part *parts, size_
 		records_begin(&rd, parts[i].data, parts[i].len);
 		while (!e && (e = records_next(&rd, &r)) == 1)
 			e = merge_record(m, &r);
+		if (e == -EBADMSG) { /* the rest of this part is lost, but no other */
+			bad = e;
+			e = 0;
+		}
 	}
 	for (uint32_t i = 0; i < MERGE_CPUS && !e; i++)
 		if (m->any[i])
 			e = records_add(m->w, &m->cpu[i]);
-	return e;
+	return e ? e : bad;
 }
 
 int records_merge(const struct records_part *parts, size_t n, struct records_writer *w)
 {
 	struct merging *m = malloc(sizeof(*m));
-	int e = 0;
+	int e = 0, bad = 0;
 
 	if (!m)
 		return -ENOMEM;
@@ -476,8 +480,9 @@ int records_merge(const struct records_part *parts, size_t n, struct records_wri
 	m->first = 0;
 	do {
 		e = merge_pass(m, parts, n);
+		bad = e == -EBADMSG ? e : bad;
 		m->first = m->beyond;
-	} while (!e && m->first != UINT64_MAX);
+	} while ((!e || e == -EBADMSG) && m->first != UINT64_MAX);
 	free(m);
-	return e;
+	return e && e != -EBADMSG ? e : bad;
 }

@@ -2,6 +2,9 @@
 /*
  * The process of one foreign policy: loads it, makes one instance, answers samples.
  *
+ * This contains mistakes, not malice: workers of one user can signal each other, and one of a
+ * daemon that is not root can do to it what its user can. Who may write a policy's file is trusted.
+ *
  * It is the daemon's program, started anew (host_remote.c), so that it shares nothing with the
  * daemon but a socket and the area of host_wire.h. Before code of the policy runs it has no
  * descriptor but these, can get no privilege, write no file, start no process or thread, dump no

@@ -463,9 +463,19 @@ def a_canary_of_a_foreign_policy_spreads():
         zones = d.ctl("status")["targets"][0]["zones"]
         return sorted(c["high"] for c in zones[0]["cpus"] if not c["shared"])
     wait_for(lambda: highs() == [600] * 4)
-    d.ctl("policy", target="page_fault1", policy="good", params={"canary_permille": 250})
-    wait_for(lambda: highs() == [600] * 3 + [20000], 30)
-    wait_for(lambda: highs() == [20000] * 4, 30)
+
+    def over():
+        return d.sql("SELECT count(*) FROM event WHERE kind IN "
+                     "('canary-worse', 'canary-no-better')")[0][0]
+    for _ in range(5):  # beside others, four CPUs may not show in a second which of them do better
+        before = over()
+        d.ctl("policy", target="page_fault1", policy="good", params={"canary_permille": 250})
+        wait_for(lambda: highs() == [600] * 3 + [20000], 30)
+        wait_for(lambda: highs() == [20000] * 4 or over() > before, 30)
+        if highs() == [20000] * 4:
+            break
+        wait_for(lambda: highs() == [600] * 4, 30)
+    wait_for(lambda: highs() == [20000] * 4)
     d.target("page_fault1", policy="good", policy_state="running")
     assert d.sql("SELECT * FROM event WHERE kind = 'canary-spreads'")
     p.kill()

@@ -364,6 +364,10 @@ static inline void fake_swing(struct fake *f, uint32_t i)
 	struct pcptune_track *t = fake_track(f, i);
 	uint32_t cut;
 
+	/* a fake that scribbles over its segment is to outlive it */
+	if (t->current > 1 || t->half[0].n >= PCPTUNE_BAND_STACK ||
+	    t->half[1].n >= PCPTUNE_BAND_STACK)
+		return;
 	FAKE_PUT(&b->pcp.lock, 1);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	cut = FAKE_GET(&b->ctl.cut);

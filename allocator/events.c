@@ -18,10 +18,6 @@
 #include "allocator/pcp.h"
 #include "allocator/segment.h"
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8u
-#endif
-
 #define ENTRIES_FEW  8192u /* where there are many CPUs */
 #define ENTRIES_MANY 32768u
 #define SLOTS_MANY   65u
@@ -43,24 +39,6 @@ static struct pcptune_event_ring *ring_of(const struct pcptune_cpu_block *b)
 }
 
 /* ---- a recorder ---- */
-
-/* A sealed file of full size, -1. */
-static int make_file(size_t size)
-{
-	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-	int fd = (int)syscall(SYS_memfd_create, "pcptune-events", flags);
-
-	if (fd < 0) /* where only files that can not be executed are allowed */
-		fd = (int)syscall(SYS_memfd_create, "pcptune-events", flags | MFD_NOEXEC_SEAL);
-	if (fd < 0)
-		return -1;
-	if (syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)size) ||
-	    syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-		pcpa_sys_close(fd);
-		return -1;
-	}
-	return fd;
-}
 
 static bool send_rings(int to, int fd)
 {
@@ -110,7 +88,7 @@ static bool offer(int fd)
 static char *make_rings(void *at)
 {
 	size_t size = hello.n_rings * hello.stride;
-	int fd = make_file(size);
+	int fd = pcpa_sealed_file("pcptune-events", size);
 	void *map;
 
 	if (fd < 0)

@@ -121,14 +121,13 @@ int pcpa_segment_fd(void)
 #define MFD_NOEXEC_SEAL 8u
 #endif
 
-/* Sealed, of full size, or -1. */
-static int make_file(size_t size)
+int pcpa_sealed_file(const char *name, size_t size)
 {
 	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-	int fd = (int)syscall(SYS_memfd_create, "pcptune", flags);
+	int fd = (int)syscall(SYS_memfd_create, name, flags);
 
 	if (fd < 0)
-		fd = (int)syscall(SYS_memfd_create, "pcptune", flags | MFD_NOEXEC_SEAL);
+		fd = (int)syscall(SYS_memfd_create, name, flags | MFD_NOEXEC_SEAL);
 	if (fd < 0)
 		return -1;
 	if (syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)size) ||
@@ -142,7 +141,7 @@ static int make_file(size_t size)
 /* Maps a new segment, at `at` if not NULL. Remembers the file. */
 static void *map_segment(void *at, size_t size)
 {
-	int fd = make_file(size), fixed = at ? MAP_FIXED : 0;
+	int fd = pcpa_sealed_file("pcptune", size), fixed = at ? MAP_FIXED : 0;
 	void *map;
 
 	if (fd >= 0) {

@@ -4,6 +4,7 @@
 #define PCPA_SEGMENT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct pcpa_fd {
@@ -17,5 +18,7 @@ bool pcpa_fd_keep(struct pcpa_fd *f, int fd);
 int pcpa_fd_use(struct pcpa_fd *f);
 /* Closes it, if it still is ours. */
 void pcpa_fd_drop(struct pcpa_fd *f);
+/* A file in memory of full size, which can not shrink or grow; -1: there is none to be had. */
+int pcpa_sealed_file(const char *name, size_t size);
 
 #endif

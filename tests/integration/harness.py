@@ -150,6 +150,7 @@ class Daemon:
         self.config = os.path.join(self.dir, "pcptuned.conf")
         self.stderr_path = os.path.join(self.dir, "stderr")
         self.args = list(args)
+        self.program = PCPTUNED
         self.proc = None
         self.keys = {"socket": self.socket, "log": {"path": self.db}}
         self.configure(**keys)
@@ -169,7 +170,7 @@ class Daemon:
 
     def start(self):
         err = open(self.stderr_path, "a")
-        self.proc = subprocess.Popen([PCPTUNED, "--foreground", "-c", self.config, *self.args],
+        self.proc = subprocess.Popen([self.program, "--foreground", "-c", self.config, *self.args],
                                      stdin=subprocess.DEVNULL, stdout=err, stderr=err)
         err.close()
         defer(end_process, self.proc)

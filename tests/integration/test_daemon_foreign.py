@@ -1,133 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Policies that are not ours: each has a process of its own, and what goes wrong there costs only it."""
-from daemon_fake import *
-
-# What decide() does before it answers, by name of the policy; they begin when what it set is in
-# force, so that there is a setting that has to stay.
-DEEDS = {
-    "good": "",
-    "crash": "if (cpu->high == p[0]) *(volatile int *)8 = 1;",
-    "loop": "if (cpu->high == p[0]) for (volatile int i = 1; i;) ;",
-    "sleeps": "if (cpu->high == p[0]) for (;;) pause();",
-    "ends": "if (cpu->high == p[0]) exit(0);",
-    "closes": "if (cpu->high == p[0]) { close(3); for (;;) pause(); }",
-    "babbles": "if (cpu->high == p[0]) { char b[8] = {0}; send(3, b, 8, 0); send(3, b, 8, 0); }",
-    "greedy": "if (cpu->high == p[0]) { char *m = malloc((size_t)1 << 30); if (!m) abort(); "
-              "memset(m, 1, (size_t)1 << 30); }",
-    "huge": "if (cpu->high == p[0]) for (;;) { char *m = malloc(1 << 20); if (!m) return -ENOMEM; "
-            "memset(m, 1, 1 << 20); }",
-    "high": "if (cpu->high == p[0]) { struct pcptune_change *c = pcptune_decision_add(d, 0, 1); "
-            "c->high = UINT32_MAX - 1; return 0; }",
-    "many": "if (cpu->high == p[0]) { d->n_changes = UINT32_MAX; return 0; }",
-    "scribbles": "if (cpu->high == p[0]) memset((void *)sample->cpus, 0xff, "
-                 "(size_t)sample->n_cpus * sample->cpu_size);",
-    "slow": "if (cpu->high == p[0]) { struct timespec a, b; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);"
-            " do clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b); "
-            "while ((b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000 < 60); }",
-}
-
-SOURCE = r"""
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
-#include <pcptune/policy.h>
-static const struct pcptune_param params[] = {
-	{"high", PCPTUNE_PARAM_INT, 0, 4, 100000, HIGH, "pages", "what the first CPU gets", NULL},
-	{"odd", PCPTUNE_PARAM_ENUM, 0, 0, 1, 0, "", "init refuses yes", (const char *const[]){"no", "yes", NULL}},
-};
-static const struct pcptune_reason reasons[] = {{1, 0, "step", "step to {new:pages}"},
-	{2, 1, "wait", "wait"}};
-static size_t state_size(const struct pcptune_shape *s, const int64_t *p)
-{ (void)s; (void)p; return sizeof(uint32_t); }
-static const char *refusal(const struct pcptune_shape *s, const int64_t *p)
-{ (void)s; (void)p; return "odd is for others"; }
-static int init(void *st, const struct pcptune_shape *s, const int64_t *p)
-{ (void)st; (void)s; return p[1] ? -EINVAL : 0; }
-static int decide(void *st, const struct pcptune_shape *s, const int64_t *p,
-		  const struct pcptune_sample *sample, struct pcptune_decision *d,
-		  const struct pcptune_host *h)
-{
-	const struct pcptune_cpu *cpu = pcptune_sample_cpu(sample, 0);
-	uint32_t *n = st;
-	(void)s;
-	++*n;
-	h->trace(h->cookie, "hello");
-	DEED
-	if (cpu->high && cpu->high != p[0] && !(cpu->flags & PCPTUNE_CPU_SETTLING)) {
-		struct pcptune_change *c = pcptune_decision_add(d, 0, 1);
-		c->high = c->high_min = c->high_max = (uint32_t)p[0];
-		return 0;
-	}
-	d->reason = 2;
-	return 0;
-}
-CTOR
-const struct pcptune_policy pcptune_policy_v1 = {
-	PCPTUNE_POLICY_SIZES, .name = NAME, .version = "1", .summary = "one deed",
-	.params = params, .n_params = 2,
-	.reasons = reasons, .n_reasons = 2, .state_size = state_size, .init = init, .decide = decide,
-	.refusal = refusal,
-};
-"""
-
-
-def build(where, name, deed=None, high=600, ctor=""):
-    """NAME.so with that deed; a new file in place of the old, as a linker makes it."""
-    deed = DEEDS[name] if deed is None else deed
-    text = SOURCE.replace("DEED", deed).replace("NAME", f'"{name}"').replace("HIGH", str(high))
-    with open(f"{where}/{name}.c", "w") as f:
-        f.write(text.replace("CTOR", ctor))
-    r = run(["gcc", "-shared", "-fPIC", "-I", os.path.join(ROOT, "include"), "-o",
-             f"{where}/{name}.new", f"{where}/{name}.c"])
-    assert r.returncode == 0, r.stderr
-    os.chmod(f"{where}/{name}.new", 0o755)
-    os.rename(f"{where}/{name}.new", f"{where}/{name}.so")
-
-
-def place():
-    """A directory that policies are loaded from."""
-    requires("gcc")
-    d = tmp()
-    os.chmod(d, 0o755)
-    p = d
-    while p != "/":
-        m = os.stat(p).st_mode
-        if m & 0o022 and not m & 0o1000:
-            skip("the temporary directory is one that policies are not loaded from")
-        p = os.path.dirname(p)
-    return d
-
-
-def path(where):
-    return f"{where}:{POLICIES}"
-
-
-def children(d):
-    with open(f"/proc/{d.proc.pid}/task/{d.proc.pid}/children") as f:
-        return [int(p) for p in f.read().split()]
-
-
-def alive(d, f):
-    """Other targets are sampled and can be changed."""
-    def last():
-        return d.sql("SELECT max(seq_last) FROM sample WHERE target = ?", f.id)[0][0] or 0
-    before = last()
-    wait_for(lambda: last() > before)
+from foreign_policy import *
 
 
 @test
 def a_good_one_runs_in_a_process_of_its_own_and_its_log_replays():
-    where = place()
-    build(where, "good")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"},
-               log={"chunk_ms": 50})
+    where, d = with_policies("good", default={"policy": "good"})
     f = Fake(d, step_ms=5)
-    t = d.target("fake", policy="good", policy_state="running")
+    d.target("fake", policy="good", policy_state="running")
     wait_for(lambda: f.dump()["cpus"][0]["high"] == 600)
     assert len(children(d)) == 1, children(d)
     with open(f"/proc/{d.proc.pid}/maps") as m:
@@ -143,19 +24,13 @@ def a_good_one_runs_in_a_process_of_its_own_and_its_log_replays():
     f.end()
     wait_for(lambda: not children(d))
     assert d.stop() == 0
-    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
-    assert r.returncode == 0, r
-    v = json.loads(r.stdout)
-    assert v["differ"] == 0 and v["derived"] > 0, v
+    assert replays(d, where) > 0
 
 
 def benched(name, expect, replay=True, **plugin):
     """What becomes of a policy, of the daemon, and of the target beside it."""
-    where = place()
-    build(where, name)
-    d = Daemon(policy_path=path(where), interval_ms=20, plugin=plugin,
-               default={"policy": "contention"}, rules=[{"program": "bad", "policy": name}],
-               log={"chunk_ms": 50})
+    where, d = with_policies((name, DEEDS[name]), plugin=plugin, default={"policy": "contention"},
+                             rules=[{"program": "bad", "policy": name}])
     other = Fake(d, name="other", step_ms=5)
     f = Fake(d, name="bad", step_ms=5)
     t = d.target("bad", policy_state="benched")
@@ -167,12 +42,7 @@ def benched(name, expect, replay=True, **plugin):
     wait_for(lambda: not children(d))
     alive(d, other)
     assert d.ctl("policy", target="bad", policy="kernel")["state"] == "running"
-    f.end()
-    other.end()
-    assert d.stop() == 0
-    if replay:
-        r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
-        assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+    end(d, where, f, other, replay=replay)
 
 
 @test
@@ -240,24 +110,19 @@ def an_answer_that_took_too_much_cpu_time_counts_and_is_a_broken_contract():
 
 @test
 def what_it_writes_into_its_sample_is_its_own_affair():
-    where = place()
-    build(where, "scribbles")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "scribbles"},
-               log={"chunk_ms": 50})
+    where, d = with_policies(("scribbles", DEEDS["scribbles"]), default={"policy": "scribbles"})
     f = Fake(d, step_ms=5)
     wait_for(lambda: f.dump()["cpus"][0]["high"] == 600)
     wait_for(lambda: d.sql("SELECT max(seq_last) FROM sample")[0][0] > 20)
     assert d.target("fake")["policy"] == "scribbles"
-    f.end()
-    assert d.stop() == 0
+    end(d, None, f, replay=False)
     assert d.integrity() == "ok"
 
 
 @test
 def a_constructor_that_hangs_or_dies_does_not_keep_the_daemon():
-    where = place()
-    build(where, "good", ctor="__attribute__((constructor)) static void c(void) { abort(); }")
-    d = Daemon(policy_path=path(where), interval_ms=20)
+    where, d = with_policies(
+        "good", ctor="__attribute__((constructor)) static void c(void) { abort(); }")
     f = Fake(d, step_ms=5)
     r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "good"})
     assert not r["ok"] and "signal 6" in r["error"], r
@@ -278,15 +143,12 @@ def a_constructor_that_hangs_or_dies_does_not_keep_the_daemon():
     assert second["ok"], "requests are answered in their order"
     r = run([PCPTUNED, "--check", "-c", d.config, "--policy-path", path(where)])
     assert r.returncode == 1 or "good" not in r.stdout
-    f.end()
-    assert d.stop() == 0
+    end(d, None, f, replay=False)
 
 
 @test
 def a_policy_by_hand_answers_when_it_is_in_force_or_refused():
-    where = place()
-    build(where, "good")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "static"})
+    where, d = with_policies("good", default={"policy": "static"})
     f = Fake(d, step_ms=5)
     p = d.ctl("policy", target="fake", policy="good", params={"high": 700})
     assert p["policy"] == "good" and p["state"] == "running" and p["params"]["high"] == 700, p
@@ -298,17 +160,13 @@ def a_policy_by_hand_answers_when_it_is_in_force_or_refused():
     p = d.ctl("policy", target="fake", params={"high": 800})
     assert p["params"] == {"high": 800, "odd": "no"}, p
     wait_for(lambda: f.dump()["cpus"][0]["high"] == 800)
-    f.end()
-    assert d.stop() == 0
+    end(d, where, f)
 
 
 @test
 def mistakes_in_its_parameters_are_found_before_a_start():
-    where = place()
-    build(where, "good")
-    d = Daemon(start=False, policy_path=path(where),
-               default={"policy": "good", "params": {"high": 1}},
-               rules=[{"program": "x", "policy": "good", "params": {"odd": "yes"}}])
+    _, d = with_policies("good", start=False, default={"policy": "good", "params": {"high": 1}},
+                         rules=[{"program": "x", "policy": "good", "params": {"odd": "yes"}}])
     r = run([PCPTUNED, "--check", "-c", d.config])
     assert r.returncode == 1, r
     assert "high" in r.stderr and "4..100000" in r.stderr and "odd is for others" in r.stderr, r.stderr
@@ -316,10 +174,8 @@ def mistakes_in_its_parameters_are_found_before_a_start():
 
 @test
 def what_the_operator_sets_while_a_policy_thinks_stays():
-    where = place()
-    build(where, "good", deed="usleep(400000);")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"},
-               log={"chunk_ms": 50}, plugin={"answer_ms": 20000})
+    where, d = with_policies(("good", "usleep(400000);"), default={"policy": "good"},
+                             plugin={"answer_ms": 20000})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good")
     for n in range(4):  # it says 600 each time it may, and is asked most of the time
@@ -329,18 +185,13 @@ def what_the_operator_sets_while_a_policy_thinks_stays():
         wait_for(lambda: f.dump()["cpus"][0]["high"] == 300 + n)
         time.sleep(0.6)
         assert f.dump()["cpus"][0]["high"] == 300 + n
-    f.end()
-    assert d.stop() == 0
-    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
-    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+    end(d, where, f)
 
 
 @test
 def a_program_or_the_daemon_may_end_while_a_policy_thinks():
-    where = place()
-    build(where, "good", deed="usleep(300000);")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"},
-               log={"chunk_ms": 50}, plugin={"answer_ms": 20000})
+    where, d = with_policies(("good", "usleep(300000);"), default={"policy": "good"},
+                             plugin={"answer_ms": 20000})
     for n in range(3):
         f = Fake(d, name=f"f{n}", step_ms=5)
         d.target(f"f{n}", policy="good")
@@ -355,15 +206,12 @@ def a_program_or_the_daemon_may_end_while_a_policy_thinks():
     assert d.stop() == 0 and before > 0
     f.end()
     assert d.integrity() == "ok"
-    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
-    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+    replays(d, where)
 
 
 @test
 def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
-    where = place()
-    build(where, "good")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"})
+    where, d = with_policies("good", default={"policy": "good"})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good")
     kids = children(d)
@@ -384,16 +232,10 @@ def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
                     r"ended with status 3" if VARIANT == "release" else r"ended with status"),
     }
     for name, (old, new, says) in bad.items():
-        global SOURCE
-        whole = SOURCE
-        SOURCE = SOURCE.replace("NAME", f'"{name}"')
-        assert old in SOURCE, name
-        SOURCE = SOURCE.replace(old, new)
-        build(where, name, deed="")
-        SOURCE = whole
+        build(where, name, change=(old, new))
         r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": name})
         assert not r["ok"] and re.search(says, r["error"]), (name, r)
-        t = d.target("fake", policy="good", policy_state="running")
+        d.target("fake", policy="good", policy_state="running")
     open(where + "/text.so", "w").write("text")
     os.chmod(where + "/text.so", 0o755)
     r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "text"})
@@ -402,19 +244,16 @@ def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
     r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "good"})
     assert not r["ok"] and "mode 0777 lets others write it" in r["error"], r
     wait_for(lambda: children(d) == kids)
-    f.end()
-    assert d.stop() == 0
+    end(d, None, f, replay=False)
 
 
 @test
 def a_guard_goes_back_on_the_real_allocator():
     """The policy makes a list much too short for its program; the guard does not let it."""
-    where = place()
-    build(where, "good", high=100,
-          deed="if (*n < 80 || !sample->n_active) { d->reason = 2; return 0; }")
-    d = Daemon(policy_path=path(where), interval_ms=50, log={"chunk_ms": 50},
-               default={"policy": "static", "params": {"high": 20000, "rules": "gx"}},
-               guard={"permille": 100, "ms": 1000})
+    where, d = with_policies(
+        ("good", "if (*n < 80 || !sample->n_active) { d->reason = 2; return 0; }", 100),
+        interval_ms=50, guard={"permille": 100, "ms": 1000},
+        default={"policy": "static", "params": {"high": 20000, "rules": "gx"}})
     p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "2", "-m", "16", "-s", "120"],
               env={"PCPTUNE_SOCKET": d.socket, "PCPALLOC_CPUS": "2"}, stdout=subprocess.DEVNULL)
 
@@ -433,28 +272,13 @@ def a_guard_goes_back_on_the_real_allocator():
     assert high()[0] == 20000 and len(said("step")) == 1, "that direction is benched"
     p.kill()
     p.wait()
-    assert d.stop() == 0
-    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
-    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+    end(d, where)
 
 
 @test
 def a_canary_of_a_foreign_policy_spreads():
-    where = place()
-    build(where, "good", high=20000, deed="""
-	for (uint32_t i = 0; i < sample->n_cpus; i++) {
-		const struct pcptune_cpu *k = pcptune_sample_cpu(sample, i);
-		struct pcptune_change *c;
-		if (!k->high || k->high == p[0] ||
-		    k->flags & (PCPTUNE_CPU_SETTLING | PCPTUNE_CPU_HELD))
-			continue;
-		c = pcptune_decision_add(d, i, 1);
-		c->high = c->high_min = c->high_max = (uint32_t)p[0];
-	}
-	d->reason = 2;
-	return 0;""")
-    d = Daemon(policy_path=path(where), interval_ms=50, log={"chunk_ms": 50}, canary={"ms": 1000},
-               default={"policy": "static", "params": {"high": 600, "rules": "gx"}})
+    where, d = with_policies(("good", EVERY_CPU, 20000), interval_ms=50, canary={"ms": 1000},
+        default={"policy": "static", "params": {"high": 600, "rules": "gx"}})
     p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "4", "-m", "16", "-s", "120"],
               env={"PCPTUNE_SOCKET": d.socket, "PCPALLOC_CPUS": "4"}, stdout=subprocess.DEVNULL)
     d.target("page_fault1", policy="static")
@@ -480,68 +304,52 @@ def a_canary_of_a_foreign_policy_spreads():
     assert d.sql("SELECT * FROM event WHERE kind = 'canary-spreads'")
     p.kill()
     p.wait()
-    assert d.stop() == 0
-    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", path(where), "--json"])
-    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
-
-
-def restarted(d):
-    """SIGHUP, and its end."""
-    before = d.stderr().count("eloaded")
-    os.kill(d.proc.pid, signal.SIGHUP)
-    wait_for(lambda: d.stderr().count("eloaded") > before)
+    end(d, where)
 
 
 @test
 def a_file_that_was_written_anew_takes_over_at_a_reload_and_others_go_on():
-    where = place()
-    build(where, "good")
-    build(where, "scribbles", deed="")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "static"},
-               rules=[{"program": "a", "policy": "good"}, {"program": "b", "policy": "scribbles"}])
+    where, d = with_policies("good", "scribbles", default={"policy": "static"},
+                             rules=[{"program": "a", "policy": "good"},
+                                    {"program": "b", "policy": "scribbles"}])
     fakes = [Fake(d, name=n, step_ms=5) for n in ("a", "b", "c")]
     d.ctl("policy", target="c", policy="good", params={"high": 700})
     for f, high in zip(fakes, (600, 600, 700)):
         wait_for(lambda: f.dump()["cpus"][0]["high"] == high)
     kids = set(children(d))
-    restarted(d)
+    reloaded(d)
     assert set(children(d)) == kids, "nothing was written, nothing is started"
     build(where, "good", high=900)
-    restarted(d)
+    reloaded(d)
     wait_for(lambda: fakes[0].dump()["cpus"][0]["high"] == 900)
     wait_for(lambda: d.ctl("policy", target="c")["params"] == {"high": 700, "odd": "no"} and
              len(set(children(d)) - kids) == 2 and len(set(children(d)) & kids) == 1)
     assert d.ctl("policy", target="c")["why"] == "by the operator"
     assert d.sql("SELECT count(*) FROM assignment WHERE policy = 'scribbles'")[0][0] == 1
-    for f in fakes:
-        f.end()
-    assert d.stop() == 0
+    end(d, None, *fakes, replay=False)
 
 
 @test
 def a_bad_new_file_leaves_the_old_one_running():
-    where = place()
-    build(where, "good")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"})
+    where, d = with_policies("good", default={"policy": "good"})
     f = Fake(d, step_ms=5)
-    t = d.target("fake", policy="good")
+    d.target("fake", policy="good")
     kids = children(d)
     build(where, "good", high=900,
           ctor="__attribute__((constructor)) static void c(void) { abort(); }")
-    restarted(d)
+    reloaded(d)
     assert "not reloaded" in d.stderr() and "signal 6" in d.stderr()
     with open(where + "/good.new", "w") as g:
         g.write("no shared object")
     os.chmod(where + "/good.new", 0o755)
     os.rename(where + "/good.new", where + "/good.so")
-    restarted(d)
+    reloaded(d)
     assert "no shared object of this machine" in d.stderr()
     assert children(d) == kids and d.target("fake")["policy_state"] == "running"
     build(where, "good", high=900)
-    restarted(d)
+    reloaded(d)
     wait_for(lambda: f.dump()["cpus"][0]["high"] == 900)
-    f.end()
-    assert d.stop() == 0
+    end(d, None, f, replay=False)
 
 
 def installation():
@@ -553,19 +361,10 @@ def installation():
     return root
 
 
-class Installed(Daemon):
-    def __init__(self, root, **keys):
-        self.root = root
-        super().__init__(**keys)
-
-    def start(self):
-        global PCPTUNED
-        import harness
-        harness.PCPTUNED = self.root + "/bin/pcptuned"
-        try:
-            return super().start()
-        finally:
-            harness.PCPTUNED = PCPTUNED
+def installed(root, **keys):
+    d = Daemon(start=False, interval_ms=20, log={"chunk_ms": 50}, **keys)
+    d.program = root + "/bin/pcptuned"
+    return d.start()
 
 
 @test
@@ -573,43 +372,35 @@ def one_of_ours_runs_in_the_daemon_and_is_held_to_its_time_too():
     root = installation()
     build(root + "/lib/pcptune/policies", "kernel", deed=DEEDS["slow"])
     build(root + "/lib/pcptune/policies", "good")
-    d = Installed(root, interval_ms=20, default={"policy": "kernel"}, plugin={"call_ms": 20},
-                  rules=[{"program": "other", "policy": "good"}], log={"chunk_ms": 50})
+    d = installed(root, default={"policy": "kernel"}, plugin={"call_ms": 20},
+                  rules=[{"program": "other", "policy": "good"}])
     other = Fake(d, name="other", step_ms=5)
     f = Fake(d, step_ms=5)
     t = d.target("fake", policy_state="benched")
     assert re.search(r"one answer took \d+ ms of CPU time", t["why"]), t
     assert f.dump()["cpus"][0]["high"] == 600
     assert len(children(d)) == 1, "good.so lies at our place and is none of ours"
-    f.end()
-    other.end()
-    assert d.stop() == 0
-    r = run([PCPTUNE, "verify", "--db", d.db, "--policy-path", root + "/lib/pcptune/policies",
-             "--json"])
-    assert r.returncode == 0 and json.loads(r.stdout)["differ"] == 0, r
+    end(d, root + "/lib/pcptune/policies", f, other)
 
 
 @test
 def one_of_ours_that_was_written_anew_takes_over_at_a_reload():
     root = installation()
     where = root + "/lib/pcptune/policies"
-    build(where, "kernel", deed="", high=600)
-    d = Installed(root, interval_ms=20, default={"policy": "kernel"})
+    build(where, "kernel", high=600)
+    d = installed(root, default={"policy": "kernel"})
     f = Fake(d, step_ms=5)
     for high in (600, 900, 1200):
-        build(where, "kernel", deed="", high=high)
-        restarted(d)
+        build(where, "kernel", high=high)
+        reloaded(d)
         wait_for(lambda: f.dump()["cpus"][0]["high"] == high)
     assert not children(d)
-    f.end()
-    assert d.stop() == 0
+    end(d, None, f, replay=False)
 
 
 @test
 def its_process_ends_with_the_daemon():
-    where = place()
-    build(where, "good")
-    d = Daemon(policy_path=path(where), interval_ms=20, default={"policy": "good"})
+    _, d = with_policies("good", default={"policy": "good"})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good")
     kids = children(d)

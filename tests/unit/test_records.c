@@ -291,6 +291,61 @@ static void test_merge_holes(void **state)
 	records_free(&w);
 }
 
+/* Adds up what is in parts, for each of two CPUs 200 apart, whatever meets what. */
+static void sums_of(const void *data, size_t len, uint32_t parts[2], uint64_t pages[2])
+{
+	struct records_reader rd;
+	struct log_record r;
+
+	memset(parts, 0, 2 * sizeof(*parts));
+	memset(pages, 0, 2 * sizeof(*pages));
+	records_begin(&rd, data, len);
+	while (records_next(&rd, &r) == 1) {
+		assert_true(r.r.index == 0 || r.r.index == 200); /* two passes of a merge */
+		parts[r.r.index / 200] += r.parts;
+		pages[r.r.index / 200] += r.alloc_pages;
+	}
+}
+
+/* One part of five is damaged, the first, one between or the last: the others are merged whole. */
+static void test_merge_damage(void **state)
+{
+	struct records_writer part[5] = {0}, w = {0};
+	struct records_part parts[5];
+	uint64_t pages[5][2], got_pages[2];
+	uint32_t n[2];
+	int64_t x[2] = {0, 1000};
+
+	(void)state;
+	seed = 6;
+	for (unsigned i = 0; i < 5; i++) {
+		for (uint32_t c = 0; c < 2; c++) {
+			struct log_record r = record_of(c * 200, i, &x[c], 50);
+
+			pages[i][c] = r.alloc_pages;
+			add_ok(&part[i], &r);
+		}
+	}
+	for (unsigned bad = 0; bad < 5; bad++) {
+		for (unsigned i = 0; i < 5; i++)
+			parts[i] = (struct records_part){part[i].data, i == bad ? 1 : part[i].len};
+		records_reset(&w);
+		assert_int_equal(records_merge(parts, 5, &w), -EBADMSG);
+		sums_of(w.data, w.len, n, got_pages);
+		for (uint32_t c = 0; c < 2; c++) {
+			uint64_t all = 0;
+
+			for (unsigned i = 0; i < 5; i++)
+				all += i == bad ? 0 : pages[i][c];
+			assert_int_equal(n[c], 4);
+			assert_int_equal(got_pages[c], all);
+		}
+	}
+	for (unsigned i = 0; i < 5; i++)
+		records_free(&part[i]);
+	records_free(&w);
+}
+
 /* ---- in the log ---- */
 
 static int collect(const struct log_records_row *row, const uint8_t *data, size_t len, void *cookie)
@@ -385,6 +440,52 @@ static void test_log_merges(void **state)
 	fx_remove();
 }
 
+static int count_parts(const struct log_records_row *row, const uint8_t *data, size_t len,
+		       void *cookie)
+{
+	struct records_reader rd;
+	struct log_record r;
+	int e;
+
+	(void)row;
+	records_begin(&rd, data, len);
+	while ((e = records_next(&rd, &r)) == 1)
+		*(uint64_t *)cookie += r.parts;
+	assert_int_equal(e, 0);
+	return 0;
+}
+
+/* A damaged row of the log costs itself when its minute is merged, and nothing else. */
+static void test_log_damage(void **state)
+{
+	static struct log_record whole[2];
+	struct logstore *ls = fx_open(64 << 20);
+	struct fx_ids x = fx_begin(ls);
+	uint64_t parts = 0;
+	bool more = true;
+
+	(void)state;
+	seed = 23;
+	memset(whole, 0, sizeof(whole));
+	fill_log(ls, &x, 2000, 2, whole);
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM record WHERE level = 0"), 200);
+	assert_int_equal(sqlite3_exec(ls->db,
+				      "UPDATE record SET data = substr(data, 1, 1) WHERE id = 3",
+				      NULL, NULL, NULL),
+			 SQLITE_OK);
+	logstore_close(ls);
+	ls = fx_open(1 << 20);
+	while (more)
+		OK(ls, logstore_maintain(ls, &more));
+	assert_int_equal(fx_number(ls, "SELECT count(*) FROM record WHERE length(data) = 1"), 0);
+	assert_true(fx_number(ls, "SELECT count(*) FROM record WHERE level > 0") > 0);
+	OK(ls, logstore_records(ls, x.t.id, 0, count_parts, &parts));
+	assert_int_equal(parts, 2 * (200 - 1));
+	OK(ls, logstore_check(ls));
+	logstore_close(ls);
+	fx_remove();
+}
+
 /* Merged records have a share of the bound: beyond it minutes become hours, then the oldest go. */
 static void test_log_share(void **state)
 {
@@ -452,7 +553,8 @@ int main(void)
 		cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_collapsed),
 		cmocka_unit_test(test_size),	    cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_damage),	    cmocka_unit_test(test_merge),
-		cmocka_unit_test(test_merge_holes), cmocka_unit_test(test_log_merges),
+		cmocka_unit_test(test_merge_holes), cmocka_unit_test(test_merge_damage),
+		cmocka_unit_test(test_log_merges),  cmocka_unit_test(test_log_damage),
 		cmocka_unit_test(test_log_share),   cmocka_unit_test(test_older_schema),
 	};
 

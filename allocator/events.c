@@ -24,8 +24,10 @@
 #define ENTRIES_MIN  256u
 #define MEMORY_MOST \
 	(16u << 20) /* bytes of a process's rings: each program of a build has its own */
-#define TRIES  20u
-#define TRY_NS 1000000
+#define TRIES	    20u
+#define TRY_NS	    1000000
+#define PATIENCE_NS 1000000000 /* without progress, until a recorder is given up */
+#define ROOM_LEAST  64u	       /* entries that a slow path finds free, if it waits */
 
 static struct pcptune_events_hello hello;
 static struct sockaddr_un place;
@@ -177,4 +179,34 @@ void pcpa_events_write(const struct pcptune_cpu_block *b)
 		put(r, now, i, by);
 		r->seen[i] = word;
 	}
+}
+
+/*
+ * A recorder that shares its CPU with many threads would come too late for most of what they do, so
+ * they wait for it, before a slow path, when they hold nothing. One that stood still for a second is
+ * not waited for any more.
+ */
+void pcpa_events_wait(const struct pcptune_cpu_block *b)
+{
+	static uint32_t given_up;
+	struct pcptune_event_ring *r = ring_of(b);
+	uint64_t tail = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE), moved;
+	int saved = errno;
+
+	if (pcpa_in_zone || pcpa_get(&r->head) - tail + ROOM_LEAST <= hello.n_entries)
+		return;
+	moved = pcpa_now_ns();
+	while (!pcpa_get(&given_up)) {
+		uint64_t before = tail;
+
+		pcpa_rest();
+		tail = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE);
+		if (pcpa_get(&r->head) - tail + ROOM_LEAST <= hello.n_entries)
+			break;
+		if (tail != before)
+			moved = pcpa_now_ns();
+		else if (pcpa_now_ns() - moved > PATIENCE_NS)
+			pcpa_put(&given_up, 1);
+	}
+	errno = saved;
 }

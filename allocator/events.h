@@ -17,6 +17,16 @@ void pcpa_events_renew(void);
 /* What the lists did since the last look; pcp.lock is held. */
 void pcpa_events_write(const struct pcptune_cpu_block *b);
 
+/* Waits while the ring of a CPU is nearly full and somebody empties it; no lock may be held. */
+void pcpa_events_wait(const struct pcptune_cpu_block *b);
+
+/* Before a slow path: its events need room. */
+static inline void pcpa_events_room(const struct pcptune_cpu_block *b)
+{
+	if (__builtin_expect(pcpa_heap.events != NULL, 0))
+		pcpa_events_wait(b);
+}
+
 /* Blocks of a list between two events. */
 static inline uint32_t pcpa_events_blocks(unsigned order)
 {

@@ -150,6 +150,7 @@ static __attribute__((noinline, cold)) bool enter_hard(struct pcptune_cpu_block 
 
 bool pcpa_pcp_enter(struct pcptune_cpu_block *b)
 {
+	pcpa_events_room(b);
 	return pcpa_pcp_try(b) || enter_hard(b);
 }
 
@@ -169,6 +170,7 @@ static __attribute__((noinline, cold)) bool enter_given_up(struct pcptune_cpu_bl
 
 static inline bool enter(struct pcptune_cpu_block *b)
 {
+	pcpa_events_room(b);
 	if (__builtin_expect(!pcpa_pcp_try(b), 0) && !enter_hard(b))
 		return false;
 	return __builtin_expect(!pcpa_by_sections(b), 1) || enter_given_up(b);

@@ -418,7 +418,10 @@ bool pcpa_sections_passed(unsigned order)
 		return false;
 	b = pcpa_cpu_block(pcpa_heap.home[cpu], cpu);
 	t = pcpa_track_of(b);
-	if (!t || !at_edge(b, order, t) || !pcpa_pcp_try(b))
+	if (!t || !at_edge(b, order, t))
+		return false;
+	pcpa_events_room(b);
+	if (!pcpa_pcp_try(b))
 		return false;
 	/* and not a locked list meanwhile */
 	if (pcpa_by_sections(b) && at_edge(b, order, t)) {

@@ -345,29 +345,57 @@ static int take(struct recorder *r, struct source *s)
 	return put_event(r, s, list, time, freed, taken);
 }
 
+/* The ring with the oldest event; *ret_next: the time of the oldest of all others. */
+static size_t oldest_ring(const struct recorder *r, uint64_t *ret_next)
+{
+	uint64_t least = UINT64_MAX;
+	size_t oldest = 0;
+
+	*ret_next = UINT64_MAX;
+	for (size_t i = 0; i < r->n_busy; i++) {
+		uint64_t t = time_of(r->busy[i]);
+
+		if (t < least) {
+			*ret_next = least;
+			least = t;
+			oldest = i;
+		} else if (t < *ret_next) {
+			*ret_next = t;
+		}
+	}
+	return oldest;
+}
+
+/* A time from the future would hold all others up: it is none of ours. */
+static bool is_later(const struct source *s, uint64_t until)
+{
+	uint64_t t = time_of(s);
+
+	return t > until && t - until < 1000000000;
+}
+
 /* The oldest event first, until all is written that is not younger than `until`. */
 static int drain(struct recorder *r, uint64_t until)
 {
-	while (r->n_busy) {
-		size_t oldest = 0;
-		int e;
+	int e = 0;
 
-		for (size_t i = 1; i < r->n_busy; i++)
-			if (time_of(r->busy[i]) < time_of(r->busy[oldest]))
-				oldest = i;
-		/* a time from the future would hold all others up: it is none of ours */
-		if (time_of(r->busy[oldest]) > until &&
-		    time_of(r->busy[oldest]) - until < 1000000000)
+	while (r->n_busy && !e) {
+		uint64_t next;
+		size_t i = oldest_ring(r, &next);
+		struct source *s = r->busy[i];
+
+		if (is_later(s, until))
 			break;
-		e = take(r, r->busy[oldest]);
-		if (e)
-			return e;
-		if (r->busy[oldest]->at == r->busy[oldest]->end)
-			r->busy[oldest] = r->busy[--r->n_busy];
+		/* a thread that has its CPU goes on for a while: its events come in a row */
+		do
+			e = take(r, s);
+		while (!e && s->at != s->end && time_of(s) <= next && !is_later(s, until));
+		if (s->at == s->end)
+			r->busy[i] = r->busy[--r->n_busy];
 	}
 	for (size_t i = 0; i < r->n_busy; i++)
 		__atomic_store_n(&r->busy[i]->ring->tail, r->busy[i]->at, __ATOMIC_RELEASE);
-	return 0;
+	return e;
 }
 
 int recorder_pass(struct recorder *r, uint64_t *ret_rows)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Recording: programs in children that send their rings, what becomes of them in a trace, and rings
- * that no program of ours would send. Nobody reads while the children run, so that full rings are
- * the rule where there is much to be said.
+ * that no program of ours would send. But for one test nobody reads while the children run, so that
+ * full rings are the rule where there is much to be said.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -249,6 +249,34 @@ static void a_full_ring_that_is_emptied_goes_on(void **state)
 	assert_near(sum.freed, SWINGS * 20000 + 1000, SLACK);
 }
 
+/* Nothing is lost to a recorder that is slow, as long as it goes on. */
+static void a_slow_recorder_is_waited_for(void **state)
+{
+	struct timespec pause = {0, 5000000};
+	uint64_t rows;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	fflush(NULL);
+	pid = fork();
+	if (!pid) {
+		setenv("PCPTUNE_SOCKET", "", 1);
+		putenv(setting);
+		too_much();
+		_exit(0);
+	}
+	while (waitpid(pid, &status, WNOHANG) != pid) {
+		assert_int_equal(recorder_pass(r, &rows), 0);
+		nanosleep(&pause, NULL);
+	}
+	assert_int_equal(status, 0);
+	read_all();
+	assert_int_equal(totals.merged | totals.bad, 0);
+	assert_near(sum.taken, SWINGS * 20000, SLACK);
+	assert_near((uint64_t)-sum.lowest, 20000, SLACK);
+}
+
 static void a_child_has_rings_of_its_own(void **state)
 {
 	(void)state;
@@ -423,6 +451,7 @@ int main(void)
 		TEST(to_and_fro_is_no_swing),
 		TEST(a_full_ring_merges),
 		TEST(a_full_ring_that_is_emptied_goes_on),
+		TEST(a_slow_recorder_is_waited_for),
 		TEST(a_child_has_rings_of_its_own),
 		TEST(nobody_records),
 		TEST(a_full_disk_is_told),

@@ -230,7 +230,7 @@ static void look_at_cpu(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 		look_at_idle(z, b, s, l->now - s->idle_ns);
 	if (l->tick) {
 		pcpa_pcp_lock(b);
-		pcpa_pcp_fold(b, NULL);
+		pcpa_pcp_fold(b);
 		if (!l->lease)
 			pcpa_pcp_tick(z, b);
 		pcpa_pcp_unlock(b);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The depot (depot.h): stacks of page numbers in one mapping that is touched as it is used.
+ * The depot (depot.h): stacks of blocks in one mapping that is touched as it is used.
  *
- * A stack is a ring, so that its oldest end can leave without the rest being moved. The page
- * numbers of a run of neighbours lie beside each other as they were freed, so what goes to the
- * buddy system is gathered into runs first: sixty-four pages in a row are one merge.
+ * A stack is a ring, so that its oldest end can leave without the rest being moved. It holds
+ * addresses, as the lists do, so that a batch goes from one to the other as it is: what is left to
+ * do for each block is its tag. Neighbours lie beside each other as they were freed, so what goes
+ * to the buddy system is gathered into runs first: sixty-four pages in a row are one merge.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -20,7 +21,7 @@ struct stack {
 	uint32_t limit; /* blocks */
 	uint32_t mask;	/* places - 1; 0: not used yet */
 	uint32_t reserved[3];
-	uint32_t pfn[];
+	uint64_t block[]; /* addresses */
 };
 
 struct pcpa_depot {
@@ -35,7 +36,7 @@ struct pcpa_depot {
 /* Stacks of `pages` pages of each order lie one after the other: where that of order begins. */
 static inline size_t offset_of(size_t pages, unsigned order)
 {
-	return order * sizeof(struct stack) + sizeof(uint32_t) * (2 * pages - (2 * pages >> order));
+	return order * sizeof(struct stack) + sizeof(uint64_t) * (2 * pages - (2 * pages >> order));
 }
 
 static inline size_t fronts_at(void)
@@ -115,7 +116,7 @@ static struct pcpa_claim claim(struct stack *s, uint32_t m)
 	pcpa_put(&s->n, rest);
 	if (rest < s->low)
 		s->low = rest;
-	return (struct pcpa_claim){s->pfn, s->bottom + rest, s->mask, n - rest};
+	return (struct pcpa_claim){s->block, s->bottom + rest, s->mask, n - rest};
 }
 
 /* Off the shared stack, newest first, to the places left - 1 and below. Returns how many. */
@@ -125,8 +126,7 @@ static uint32_t take_shared(struct pcpa_zone *z, unsigned order, uint32_t left, 
 	struct pcpa_claim c = claim(shared_of(z->depot, order), left);
 
 	for (uint32_t i = 1; i <= c.n; i++)
-		*place_of(to, left - i, n) =
-			(uintptr_t)pcpa_page_address(z, c.pfn[(c.from + c.n - i) & c.mask]);
+		*place_of(to, left - i, n) = c.block[(c.from + c.n - i) & c.mask];
 	return c.n;
 }
 
@@ -170,36 +170,59 @@ static inline uint32_t straight(uint32_t at, uint32_t mask, uint32_t n)
 }
 
 /*
- * What does not change is kept in locals, here and in push_straight(): the compiler can not know
- * that the words which are written are none of those.
+ * Descriptors by address: those of one page are as far apart as pages are, less this shift. What
+ * does not change is kept in locals, here and below: the compiler can not know that the words which
+ * are written are none of those.
  */
-static void fetch_straight(const struct pcpa_zone *z, const uint32_t *from, uint64_t *to,
-			   uint32_t n, uint16_t tag)
+#define PAGE_TO_DESCRIPTOR (PCPTUNE_PAGE_SHIFT - 4)
+_Static_assert(sizeof(struct pcpa_page) == 1 << 4, "a descriptor");
+
+static inline uintptr_t descriptors(const struct pcpa_zone *z)
 {
-	struct pcpa_page *pages = z->pages;
-	uintptr_t base = z->base;
+	return (uintptr_t)z->pages - (z->base >> PAGE_TO_DESCRIPTOR);
+}
 
-	for (const uint32_t *end = from + n; from < end; from++) {
-		uint32_t pfn = *from;
+static inline uint16_t *tag_at(uintptr_t descriptors_at, uint64_t block)
+{
+	uintptr_t page = descriptors_at + (block >> PAGE_TO_DESCRIPTOR);
 
-		*to++ = base + ((uintptr_t)pfn << PCPTUNE_PAGE_SHIFT);
-		__atomic_store_n(&pages[pfn].tag, tag, __ATOMIC_RELEASE);
+	return &((struct pcpa_page *)page)->tag;
+}
+
+static inline void fetch_one(uintptr_t pages, uint64_t block, uint64_t *to, uint16_t tag)
+{
+	*to = block;
+	__atomic_store_n(tag_at(pages, block), tag, __ATOMIC_RELEASE);
+}
+
+/* Neither begins anew within these. Four at a time, since this is what long refills cost. */
+static void fetch_straight(uintptr_t pages, const uint64_t *from, uint64_t *to, size_t n,
+			   uint16_t tag)
+{
+	size_t i = 0;
+
+	for (; i + 4 <= n; i += 4) {
+		fetch_one(pages, from[i], &to[i], tag);
+		fetch_one(pages, from[i + 1], &to[i + 1], tag);
+		fetch_one(pages, from[i + 2], &to[i + 2], tag);
+		fetch_one(pages, from[i + 3], &to[i + 3], tag);
 	}
+	for (; i < n; i++)
+		fetch_one(pages, from[i], &to[i], tag);
 }
 
 static void fetch_claimed(struct pcpa_zone *z, uint32_t n, const struct pcpa_places *to,
 			  const struct pcpa_claim *claim, uint16_t tag)
 {
-	uint32_t rest = claim->n - 1, from = claim->from, at = to->at + n - claim->n, m, pfn;
+	uint32_t rest = claim->n - 1, from = claim->from, at = to->at + n - claim->n, m;
+	uintptr_t pages = descriptors(z);
 
 	for (; rest; rest -= m, from += m, at += m) {
 		m = straight(at, to->mask, straight(from, claim->mask, rest));
-		fetch_straight(z, &claim->pfn[from & claim->mask], &to->ring[at & to->mask], m,
-			       tag);
+		fetch_straight(pages, &claim->block[from & claim->mask], &to->ring[at & to->mask],
+			       m, tag);
 	}
-	pfn = claim->pfn[from & claim->mask];
-	*place_of(to, n - 1, n) = (uintptr_t)pcpa_page_address(z, pfn);
-	__atomic_store_n(&z->pages[pfn].tag, tag, __ATOMIC_RELEASE);
+	fetch_straight(pages, &claim->block[from & claim->mask], place_of(to, n - 1, n), 1, tag);
 }
 
 void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
@@ -216,6 +239,11 @@ void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t 
 }
 
 /* ---- to the buddy system ---- */
+
+static inline uint32_t number_of(const struct pcpa_zone *z, uint64_t block)
+{
+	return pcpa_page_number(z, (const void *)(uintptr_t)block);
+}
 
 /* Neighbours that have come one after the other, in either direction. */
 struct run {
@@ -251,16 +279,16 @@ static void flush(struct pcpa_zone *z, struct stack *s, unsigned order, uint32_t
 
 	pcpa_zone_is_long(z);
 	for (uint32_t i = 0; i < n; i++)
-		run_add(z, &r, s->pfn[s->bottom++ & s->mask], order);
+		run_add(z, &r, number_of(z, s->block[s->bottom++ & s->mask]), order);
 	pcpa_zone_give_run(z, r.first, r.end);
 	drop_oldest(s, n);
 }
 
 /* ---- into the depot ---- */
 
-static void push(struct stack *s, uint32_t pfn)
+static void push(struct stack *s, uint64_t block)
 {
-	s->pfn[(s->bottom + s->n) & s->mask] = pfn;
+	s->block[(s->bottom + s->n) & s->mask] = block;
 	pcpa_put(&s->n, s->n + 1);
 }
 
@@ -279,7 +307,7 @@ static void spill(struct pcpa_zone *z, struct stack *front, unsigned order)
 	if (s->n + n > s->limit)
 		flush(z, s, order, s->n + n - s->limit);
 	for (uint32_t i = 0; i < n; i++)
-		push(s, front->pfn[front->bottom++ & front->mask]);
+		push(s, front->block[front->bottom++ & front->mask]);
 	drop_oldest(front, n);
 }
 
@@ -287,7 +315,7 @@ static inline uint32_t number_at(const struct pcpa_zone *z, const struct pcpa_pl
 {
 	if (i < p->n_picked)
 		return p->picked[i];
-	return pcpa_page_number(z, (const void *)(uintptr_t)*pcpa_place(p, i));
+	return number_of(z, *pcpa_place(p, i));
 }
 
 /* False: remembered as a wrong free. */
@@ -308,42 +336,63 @@ struct pushing {
 	uint16_t tag;
 };
 
-static inline bool comes_in(const struct pushing *p, struct pcpa_page *page, uint16_t tag,
+static void push_picked(struct pushing *p, const uint32_t *pfn, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (!is_sound(p->z, pfn[i], p->order, p->tag))
+			continue;
+		pcpa_tag_set(p->z, pfn[i], PCPA_IN_DEPOT, p->order);
+		p->s->block[p->top++ & p->s->mask] = (uintptr_t)pcpa_page_address(p->z, pfn[i]);
+	}
+}
+
+/* False: it is not what it should be. */
+static inline bool push_one(uintptr_t pages, uint64_t block, uint64_t *to, uint16_t tag,
 			    uint16_t in_depot)
 {
-	if (__builtin_expect(pcpa_get(&page->tag) != tag, 0)) {
-		pcpa_zone_keep_bad(p->z, pcpa_page_address(p->z, (uint32_t)(page - p->z->pages)),
-				   p->order);
+	uint16_t *at = tag_at(pages, block);
+
+	if (__builtin_expect(pcpa_get(at) != tag, 0))
 		return false;
-	}
-	__atomic_store_n(&page->tag, in_depot, __ATOMIC_RELEASE);
+	*to = block;
+	__atomic_store_n(at, in_depot, __ATOMIC_RELEASE);
 	return true;
 }
 
-static void push_picked(struct pushing *p, const uint32_t *pfn, uint32_t n)
+/* Up to the first that is not sound; returns their number. Four at a time, as above. */
+static size_t push_sound(uintptr_t pages, const uint64_t *from, uint64_t *to, size_t n,
+			 uint16_t tag, uint16_t in_depot)
 {
-	uint16_t in_depot = pcpa_tag(PCPA_IN_DEPOT, p->order);
+	size_t i = 0;
 
-	for (uint32_t i = 0; i < n; i++)
-		if (comes_in(p, &p->z->pages[pfn[i]], p->tag, in_depot))
-			p->s->pfn[p->top++ & p->s->mask] = pfn[i];
+	for (; i + 4 <= n; i += 4) {
+		if (!push_one(pages, from[i], &to[i], tag, in_depot))
+			return i;
+		if (!push_one(pages, from[i + 1], &to[i + 1], tag, in_depot))
+			return i + 1;
+		if (!push_one(pages, from[i + 2], &to[i + 2], tag, in_depot))
+			return i + 2;
+		if (!push_one(pages, from[i + 3], &to[i + 3], tag, in_depot))
+			return i + 3;
+	}
+	while (i < n && push_one(pages, from[i], &to[i], tag, in_depot))
+		i++;
+	return i;
 }
 
 /* Neither the ring nor the stack begins anew within these. */
 static void push_straight(struct pushing *p, const uint64_t *from, uint32_t n)
 {
-	uint32_t *first = &p->s->pfn[p->top & p->s->mask], *to = first;
-	uint16_t tag = p->tag, in_depot = pcpa_tag(PCPA_IN_DEPOT, p->order);
-	struct pcpa_page *pages = p->z->pages;
-	uintptr_t base = p->z->base;
+	uint64_t *to = &p->s->block[p->top & p->s->mask];
 
-	for (const uint64_t *end = from + n; from < end; from++) {
-		uint32_t pfn = (uint32_t)((*from - base) >> PCPTUNE_PAGE_SHIFT);
-
-		if (comes_in(p, &pages[pfn], tag, in_depot))
-			*to++ = pfn;
+	for (uint32_t m; n; n -= m, from += m) {
+		m = (uint32_t)push_sound(descriptors(p->z), from, to, n, p->tag,
+					 pcpa_tag(PCPA_IN_DEPOT, p->order));
+		p->top += m;
+		to += m;
+		if (m < n)
+			pcpa_zone_keep_bad(p->z, (void *)(uintptr_t)from[m++], p->order);
 	}
-	p->top += (uint32_t)(to - first);
 }
 
 /* Places [i, end), for which there is room. */
@@ -485,7 +534,7 @@ static const char *check_stack(const struct pcpa_zone *z, const struct stack *s,
 	if (s->n > s->limit || s->low > s->n)
 		return "a stack of the depot holds more than it may";
 	for (uint32_t i = 0; i < s->n; i++) {
-		uint32_t pfn = s->pfn[(s->bottom + i) & s->mask];
+		uint32_t pfn = number_of(z, s->block[(s->bottom + i) & s->mask]);
 
 		if (pfn >= z->grown || pcpa_tag_get(z, pfn) != pcpa_tag(PCPA_IN_DEPOT, order))
 			return "a block in the depot is not marked so";

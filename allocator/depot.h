@@ -3,8 +3,8 @@
  * The depot: blocks of list orders that came back to the zone and were not merged yet.
  *
  * A batch that is drained is most likely asked for again at once. To merge its pages and to split
- * them off again costs some thirty nanoseconds a page; to keep their numbers in an array costs
- * one. So the zone keeps, in front of the buddy system, stacks of page numbers: for each CPU and
+ * them off again costs some thirty nanoseconds a page; to keep their addresses in an array costs
+ * less than one. So the zone keeps, in front of the buddy system, stacks of blocks: for each CPU and
  * order a small one (a front), so that blocks come back to the CPU whose caches know them, and
  * their descriptors do not wander; and for each order a larger one that all share, in which the
  * pages of a program that allocates on one CPU and frees on another change sides. What is in the
@@ -19,7 +19,7 @@
  * stack as lay there untouched since its last look. Before the zone says that it has nothing, and
  * when memory is given back on demand, everything leaves.
  *
- * All words are written under the zone lock. The page numbers above the top of a front belong to the
+ * All words are written under the zone lock. The places above the top of a front belong to the
  * holder of the lists of its CPU.
  */
 #ifndef PCPA_DEPOT_H
@@ -49,7 +49,7 @@ struct pcpa_places {
 
 /* What a hold of the zone lock took off a front, but did not copy yet. */
 struct pcpa_claim {
-	const uint32_t *pfn;
+	const uint64_t *block;
 	uint32_t from, mask, n;
 };
 

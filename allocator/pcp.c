@@ -33,7 +33,6 @@
 #define SPINS	  100u
 #define YIELDS	  20u
 #define SLEEP_NS  1000000 /* most that a call waits for the lists of its CPU */
-#define OPS_MASK  ((UINT64_C(1) << 40) - 1)
 
 /*
  * Holds are short, unless the holder lost its CPU: then yield, and then sleep, since to yield gives
@@ -199,32 +198,15 @@ static uint64_t list_read(const struct pcptune_list *l, const uint64_t *ops64, u
 	} while (word != pcpa_get(&l->word));
 	*ret_net = tail + ((word - tail) & PCPTUNE_WORD_MASK);
 	ops = (word - *ret_net) >> 24;
-	return before + ((ops - before) & OPS_MASK);
+	return before + ((ops - before) & PCPA_OPS_MASK);
 }
 
-/*
- * The 40 bits of a word last for half an hour at full speed; each slow path and each look of the
- * agent extends them. Under pcp.lock tails stand still, so that one reading of the word is enough.
- */
-uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b, uint32_t *ret_freed)
+void pcpa_pcp_fold(struct pcptune_cpu_block *b)
 {
-	uint32_t allocs = 0, frees = 0;
+	uint32_t freed;
 
-	PCPA_FOR_EACH_USED (i, b) {
-		uint64_t *ops64 = &b->pcp.reserved[PCPA_PCP_OPS + i], before = pcpa_get(ops64);
-		uint64_t word = __atomic_load_n(&b->list[i].word, __ATOMIC_ACQUIRE);
-		uint64_t tail = (uint64_t)pcpa_get(&b->list[i].tail);
-		uint64_t net = tail + ((word - tail) & PCPTUNE_WORD_MASK);
-		uint64_t ops = before + ((((word - net) >> 24) - before) & OPS_MASK);
-
-		if (ops != before)
-			__atomic_store_n(ops64, ops, __ATOMIC_RELEASE);
-		allocs += (uint32_t)((ops - net) / 2);
-		frees += (uint32_t)((ops + net) / 2);
-		if (ret_freed)
-			ret_freed[i] = (uint32_t)((ops + net) / 2);
-	}
-	return (uint64_t)allocs << 32 | frees;
+	PCPA_FOR_EACH_USED (i, b)
+		pcpa_pcp_fold_list(b, i, &freed);
 }
 
 void pcpa_pcp_totals(const struct pcptune_cpu_block *b, uint64_t *ret_allocated,
@@ -675,7 +657,7 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	struct pcptune_rule_state s;
 	uint32_t pages;
 
-	pcpa_pcp_fold(b, NULL);
+	pcpa_pcp_fold(b);
 	pcpa_state_load(&b->pcp, &s);
 	pages = pcptune_rules_tick(&s, (uint32_t)pcpa_pcp_pages(b));
 	pcpa_state_store(&b->pcp, &s);
@@ -723,7 +705,7 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 	uint32_t n;
 
 	pcpa_pcp_control(z, b, PCPA_PATH_ALLOC);
-	pcpa_pcp_fold(b, NULL);
+	pcpa_pcp_fold(b);
 	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	pcpa_state_store(&b->pcp, &s);
@@ -933,7 +915,7 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 static __attribute__((noinline)) void drain_full(struct pcpa_zone *z, struct pcptune_cpu_block *b,
 						 unsigned list, uint32_t pages, bool fired)
 {
-	pcpa_pcp_fold(b, NULL);
+	pcpa_pcp_fold(b);
 	pcpa_pcp_drain(z, b, list, pages, fired ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL,
 		       PCPA_PATH_FREE);
 	pcpa_pcp_control(z, b, PCPA_PATH_FREE);

@@ -112,10 +112,8 @@ void pcpa_pcp_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned f
 void pcpa_pcp_control(struct pcpa_zone *z, struct pcptune_cpu_block *b, enum pcpa_path path);
 /* The rule flag that follows from the data cache and the batch. */
 void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b);
-/* Extends the 40 bits of the operations of each list; at least once in 2^40 of them. Returns
- * allocations and frees in blocks, the low 32 bits of each; ret_freed (or NULL): the frees of each
- * list. */
-uint64_t pcpa_pcp_fold(struct pcptune_cpu_block *b, uint32_t *ret_freed);
+/* Extends the 40 bits of the operations of each list; at least once in 2^40 of them. */
+void pcpa_pcp_fold(struct pcptune_cpu_block *b);
 /* Lists that are empty: the memory of their rings goes back to the system. False: they are not. */
 bool pcpa_pcp_forget_places(struct pcptune_cpu_block *b);
 /* The next call that comes to these lists, a free even, ends the long sleep of the agent. */

@@ -97,6 +97,28 @@ static inline uint64_t *pcpa_ring_slot(const struct pcptune_list *l, uint64_t po
 	return &ring[(uint32_t)position & l->reserved];
 }
 
+#define PCPA_OPS_MASK ((UINT64_C(1) << 40) - 1)
+
+/*
+ * The 40 bits of a word last for half an hour at full speed; each slow path and each look of the
+ * agent extends them. Under pcp.lock tails stand still, so that one reading of the word is enough.
+ * Blocks allocated through this list and freed, the low 32 bits of each.
+ */
+static inline uint32_t pcpa_pcp_fold_list(struct pcptune_cpu_block *b, unsigned i,
+					  uint32_t *ret_freed)
+{
+	uint64_t *ops64 = &b->pcp.reserved[PCPA_PCP_OPS + i], before = pcpa_get(ops64);
+	uint64_t word = __atomic_load_n(&b->list[i].word, __ATOMIC_ACQUIRE);
+	uint64_t tail = (uint64_t)pcpa_get(&b->list[i].tail);
+	uint64_t net = tail + ((word - tail) & PCPTUNE_WORD_MASK);
+	uint64_t ops = before + ((((word - net) >> 24) - before) & PCPA_OPS_MASK);
+
+	if (ops != before)
+		__atomic_store_n(ops64, ops, __ATOMIC_RELEASE);
+	*ret_freed = (uint32_t)((ops + net) / 2);
+	return (uint32_t)((ops - net) / 2);
+}
+
 static inline void pcpa_state_load(const struct pcptune_pcp *p, struct pcptune_rule_state *s)
 {
 	s->rules = pcpa_get(&p->rules);

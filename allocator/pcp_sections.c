@@ -63,25 +63,34 @@ static uint32_t run_of(const struct pcptune_list *l)
 	return ((uint32_t)pcpa_get(&l->word) - pcpa_get(&l->mark)) & (uint32_t)PCPTUNE_WORD_MASK;
 }
 
-/* Pages freed since the last look: those that no allocation followed, and the others. */
-static void frees_seen(struct pcptune_cpu_block *b, const uint32_t *freed, uint32_t *ret_late,
-		       uint32_t *ret_early)
+/* What moved since the last look: blocks, and pages freed that no allocation followed, or one did. */
+struct moves {
+	uint32_t allocs, frees, late, early;
+};
+
+static inline struct moves moves_seen(struct pcptune_cpu_block *b)
 {
 	struct pcpa_words *w = pcpa_words(b);
-	uint32_t late = 0, early = 0;
+	struct moves m = {0, 0, 0, 0};
+	uint64_t seen = w->seen;
 
 	PCPA_FOR_EACH_USED (i, b) {
-		uint32_t n = freed[i] - w->freed[i], run;
+		uint32_t freed, n, run;
 
+		m.allocs += pcpa_pcp_fold_list(b, i, &freed);
+		m.frees += freed;
+		n = freed - w->freed[i];
 		if (!n)
 			continue;
 		run = pcptune_min_u32(n, run_of(&b->list[i]));
-		late += run << pcpa_list_orders[i];
-		early += (n - run) << pcpa_list_orders[i];
-		w->freed[i] = freed[i];
+		m.late += run << pcpa_list_orders[i];
+		m.early += (n - run) << pcpa_list_orders[i];
+		w->freed[i] = freed;
 	}
-	*ret_late = late;
-	*ret_early = early;
+	w->seen = (uint64_t)m.allocs << 32 | m.frees;
+	m.allocs -= (uint32_t)(seen >> 32);
+	m.frees -= (uint32_t)seen;
+	return m;
 }
 
 /* Between looks nobody knows how low the count was: that of p9 is the least of those at looks. */
@@ -99,26 +108,20 @@ static void look(struct pcptune_cpu_block *b)
 {
 	struct pcptune_pcp *p = &b->pcp;
 	struct pcpa_words *w = pcpa_words(b);
-	uint64_t seen = pcpa_get(&w->seen), now;
 	uint32_t traits = pcptune_rules_traits(pcpa_get(&p->rules)), calm = pcpa_get(&w->calm);
-	uint32_t allocs, frees, late, early, freed[PCPTUNE_N_LISTS];
+	struct moves m = moves_seen(b);
 
-	now = pcpa_pcp_fold(b, freed);
-	allocs = (uint32_t)(now >> 32) - (uint32_t)(seen >> 32);
-	frees = (uint32_t)now - (uint32_t)seen;
-	pcpa_put(&w->seen, now);
-	frees_seen(b, freed, &late, &early);
 	if (traits & PCPTUNE_RT_FREE_COUNT) {
-		uint32_t ends = pcptune_sub0_u32(allocs, calm - w->calm_seen);
+		uint32_t ends = pcptune_sub0_u32(m.allocs, calm - w->calm_seen);
+		uint32_t early = (pcpa_get(&p->free_count) + m.early) >> pcptune_min_u32(ends, 31);
 
-		early = (pcpa_get(&p->free_count) + early) >> pcptune_min_u32(ends, 31);
-		pcpa_put(&p->free_count, pcptune_min_u32(late + early, pcpa_max_move(p)));
+		pcpa_put(&p->free_count, pcptune_min_u32(m.late + early, pcpa_max_move(p)));
 	} else {
-		pcpa_put(&p->free_count, pcpa_get(&p->free_count) >> pcptune_min_u32(allocs, 31));
+		pcpa_put(&p->free_count, pcpa_get(&p->free_count) >> pcptune_min_u32(m.allocs, 31));
 	}
 	if (traits & PCPTUNE_RT_ALLOC_FACTOR)
 		pcpa_put(&p->alloc_factor,
-			 pcpa_get(&p->alloc_factor) >> pcptune_min_u32(frees, 31));
+			 pcpa_get(&p->alloc_factor) >> pcptune_min_u32(m.frees, 31));
 	if (traits & PCPTUNE_RT_COUNT_MIN)
 		look_at_count(b);
 	w->calm_seen = calm;
@@ -131,10 +134,8 @@ void pcpa_sections_ask(struct pcptune_cpu_block *b)
 }
 
 /* Puts the block of the stop back. Pops do not get by its place, and pushes are above. */
-static void lift(struct pcptune_cpu_block *b, unsigned list)
+static inline void lift(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list)
 {
-	struct pcptune_track *t = pcpa_track_of(b);
-
 	if (!t || !t->held[list])
 		return;
 	pcpa_publish(pcpa_ring_slot(&b->list[list], t->stop[list]), t->held[list]);
@@ -144,8 +145,10 @@ static void lift(struct pcptune_cpu_block *b, unsigned list)
 
 static void lift_all(struct pcptune_cpu_block *b)
 {
+	struct pcptune_track *t = pcpa_track_of(b);
+
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
-		lift(b, i);
+		lift(b, t, i);
 }
 
 void pcpa_sections_stopped(struct pcptune_cpu_block *b)
@@ -174,24 +177,25 @@ void pcpa_sections_stop(struct pcptune_cpu_block *b)
 
 /*
  * A change of a list that must not miss a push or a pop: what to store and where is found out from
- * a `word`, and stored if that has not moved. false from `plan`: nothing is to be done.
+ * a `word`, and stored if that has not moved. false from a plan: nothing is to be done.
  */
 struct change {
-	bool (*plan)(struct change *c, uint64_t word);
 	struct pcptune_cpu_block *b;
+	const struct pcptune_track *t;
 	unsigned list;
 	uint32_t want; /* blocks */
 	uint32_t n;    /* out */
 	uint64_t top;  /* out: what was in that place */
 	uint64_t *at, value;
 };
+typedef bool (*planner)(struct change *c, uint64_t word);
 
-static bool change_once(struct change *c, uint32_t cpu, enum pcpa_section *ret_how)
+static bool change_once(struct change *c, planner plan, uint32_t cpu, enum pcpa_section *ret_how)
 {
 	struct pcptune_list *l = &c->b->list[c->list];
 	uint64_t word = __atomic_load_n(&l->word, __ATOMIC_ACQUIRE);
 
-	if (!c->plan(c, word))
+	if (!plan(c, word))
 		return false;
 	if (pcpa_get(&pcpa_words(c->b)->stop) & PCPA_STOP_OWNER) {
 		pcpa_publish(c->at, c->value);
@@ -202,80 +206,90 @@ static bool change_once(struct change *c, uint32_t cpu, enum pcpa_section *ret_h
 	return true;
 }
 
-/* Of a CPU that is not stopped. false: interrupted, or we are on another CPU. */
-static inline bool store_planned(const struct change *c, uint64_t word)
-{
-	return !(pcpa_get(&pcpa_words(c->b)->stop) & PCPA_STOP_OWNER) &&
-	       pcpa_section_store(&c->b->list[c->list], pcpa_slot_of(c->b), word, c->at,
-				  c->value) == PCPA_SECTION_DONE;
-}
-
-/* pcp.lock is held. */
-static bool change(struct change *c)
+static __attribute__((noinline)) bool change_hard(struct change *c, planner plan)
 {
 	uint32_t cpu = pcpa_slot_of(c->b);
 	enum pcpa_section how;
 	bool stopped = pcpa_get(&pcpa_words(c->b)->stop) & PCPA_STOP_OWNER, done;
 
 	for (unsigned n = 0; n < TRIES && (stopped || pcpa_fast_cpu() == cpu); n++) {
-		if (!change_once(c, cpu, &how))
+		if (!change_once(c, plan, cpu, &how))
 			return false;
 		if (how == PCPA_SECTION_DONE)
 			return true;
 	}
 	stop(c->b);
-	done = change_once(c, cpu, &how);
+	done = change_once(c, plan, cpu, &how);
 	go(c->b);
 	return done;
+}
+
+/* pcp.lock is held. Inline, since mostly what was planned first can be stored at once. */
+static inline __attribute__((always_inline)) bool change(struct change *c, planner plan)
+{
+	struct pcptune_list *l = &c->b->list[c->list];
+	uint64_t word = __atomic_load_n(&l->word, __ATOMIC_ACQUIRE);
+
+	if (!plan(c, word))
+		return false;
+	/* a bound that is where it should be: pushes end there, so the head is not beyond it */
+	if (c->value && pcpa_get(c->at) == c->value)
+		return true;
+	if (!(pcpa_get(&pcpa_words(c->b)->stop) & PCPA_STOP_OWNER) &&
+	    pcpa_section_store(l, pcpa_slot_of(c->b), word, c->at, c->value) == PCPA_SECTION_DONE)
+		return true;
+	return change_hard(c, plan);
 }
 
 /* ---- bounds ---- */
 
 /* At this many pages the rules drain. */
-static int64_t drain_level(const struct pcpa_zone *z, const struct pcptune_pcp *p)
+static int64_t drain_level(const struct pcpa_zone *z, const struct pcptune_pcp *p, uint32_t traits)
 {
 	uint32_t state = pcpa_get(&z->state), high = pcpa_get(&p->high);
 
-	if (pcpa_pcp_has(p, PCPTUNE_RT_RECLAIM) && state & PCPTUNE_ZS_RECLAIM_ACTIVE)
+	if (__builtin_expect(!state, 1))
+		return high;
+	if (traits & PCPTUNE_RT_RECLAIM && state & PCPTUNE_ZS_RECLAIM_ACTIVE)
 		return pcptune_min_u32(4 * pcpa_get(&p->batch), high);
-	if (pcpa_pcp_has(p, PCPTUNE_RT_BELOW_HIGH) && state & PCPTUNE_ZS_BELOW_HIGH &&
+	if (traits & PCPTUNE_RT_BELOW_HIGH && state & PCPTUNE_ZS_BELOW_HIGH &&
 	    pcpa_get(&p->high_min) != pcpa_get(&p->high_max))
 		return pcpa_get(&p->high_min);
 	return high;
 }
 
-static uint32_t count_at(const struct pcptune_list *l, uint64_t word)
+static inline uint32_t count_at(const struct pcptune_list *l, uint64_t word)
 {
 	return (uint32_t)((word - (uint64_t)pcpa_get(&l->tail)) & PCPTUNE_WORD_MASK);
 }
 
 /* Blocks that may be pushed before the tracker wants to know, at most `room`. */
-static uint32_t to_edge(const struct change *c, uint64_t word, uint32_t room)
+static inline uint32_t to_edge(const struct pcptune_track *t, unsigned list, uint64_t word,
+			       uint32_t room)
 {
-	const struct pcptune_track *t = pcpa_track_of(c->b);
 	uint32_t left;
 
 	if (!t)
 		return room;
-	left = (t->edge[c->list] - (uint32_t)word) & (uint32_t)PCPTUNE_WORD_MASK;
+	left = (t->edge[list] - (uint32_t)word) & (uint32_t)PCPTUNE_WORD_MASK;
 	return left > PCPTUNE_WORD_MASK / 2 ? 0 : pcptune_min_u32(left, room);
 }
 
 /* `reserved` and `bound` of a list are stored as one. */
-static bool plan_bound(struct change *c, uint64_t word)
+static inline bool plan_bound(struct change *c, uint64_t word)
 {
 	struct pcptune_list *l = &c->b->list[c->list];
 	uint32_t count = count_at(l, word), end;
 
 	c->n = pcptune_max_u32(c->want, count);
-	end = (uint32_t)word + to_edge(c, word, c->n - count);
+	end = (uint32_t)word + to_edge(c->t, c->list, word, c->n - count);
 	c->at = (uint64_t *)(void *)&l->reserved;
 	c->value = (uint64_t)(end & l->reserved) << 32 | l->reserved;
 	return true;
 }
 
 /* The place of the tracker's stop; nothing to be done where the list ends before it. */
-static bool plan_stop(struct change *c, uint64_t word)
+static inline bool plan_stop(struct change *c, uint64_t word)
 {
 	struct pcptune_list *l = &c->b->list[c->list];
 
@@ -289,65 +303,66 @@ static bool plan_stop(struct change *c, uint64_t word)
 }
 
 /* Room for `room` blocks, or for those that it holds if they are more. */
-static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
+static inline void set_room_of(struct pcptune_cpu_block *b, const struct pcptune_track *t,
+			       unsigned list, uint32_t room)
 {
-	struct change c = {.plan = plan_bound, .b = b, .list = list, .want = room};
-	uint64_t word;
+	struct change c = {.b = b, .t = t, .list = list, .want = room};
 
 	if (!b->list[list].limit)
 		return;
-	word = __atomic_load_n(&b->list[list].word, __ATOMIC_ACQUIRE);
-	plan_bound(&c, word);
 	if (room)
 		pcpa_pcp_uses(b, list);
-	/*
-	 * A bound that is where it should be: pushes end there, so the head is not beyond it. Else
-	 * mostly what was planned can be stored at once.
-	 */
-	if (pcpa_get(c.at) == c.value || store_planned(&c, word) || change(&c))
+	if (change(&c, plan_bound))
 		pcpa_put(&pcpa_words(b)->room[list], c.n);
 }
 
-/* A list without a stop gets one, unless it is so short that it need not. */
-static void set_stop(struct pcptune_cpu_block *b, unsigned list)
+/* The same where it is not on the way of every refill. */
+static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
 {
-	struct pcptune_track *t = pcpa_track_of(b);
-	uint32_t down = pcpa_track_window(t, list).down;
-	struct change c = {.plan = plan_stop, .b = b, .list = list, .want = down};
+	set_room_of(b, pcpa_track_of(b), list, room);
+}
 
-	t->lifted &= ~(1u << list);
-	if (pcpa_list_count(&b->list[list]) <= down || !change(&c))
+static void put_stop(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list,
+		     uint32_t down)
+{
+	struct change c = {.b = b, .t = t, .list = list, .want = down};
+
+	if (!change(&c, plan_stop))
 		return;
 	t->held[list] = c.top;
 	t->stop[list] = c.n;
+}
+
+/* A list without a stop gets one, unless it is so short that it need not. */
+static inline void set_stop(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list)
+{
+	uint32_t down = pcpa_track_window(t, list).down;
+
+	t->lifted &= ~(1u << list);
+	if (pcpa_list_count(&b->list[list]) > down)
+		put_stop(b, t, list, down);
 }
 
 /*
  * The position is looked at, and a list goes on from there: its next bound will be within the new
  * window. set_stops() belongs to it.
  */
-static void track(struct pcptune_cpu_block *b, unsigned list)
+static inline void track(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list)
 {
-	struct pcptune_track *t = pcpa_track_of(b);
-
 	if (!t)
 		return;
-	pcpa_track_look(b);
-	lift(b, list);
+	pcpa_track_take(t, b);
+	lift(b, t, list);
 	t->edge[list] = (uint32_t)pcpa_get(&b->list[list].word) + pcpa_track_window(t, list).up;
 }
 
 /* For this list, and those that lost theirs. */
-static void set_stops(struct pcptune_cpu_block *b, unsigned list)
+static inline void set_stops(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list)
 {
-	struct pcptune_track *t = pcpa_track_of(b);
-	uint32_t lists;
-
 	if (!t)
 		return;
-	lists = t->lifted | 1u << list;
-	for (; lists; lists &= lists - 1)
-		set_stop(b, (unsigned)__builtin_ctz(lists));
+	for (uint32_t lists = t->lifted | 1u << list; lists; lists &= lists - 1)
+		set_stop(b, t, (unsigned)__builtin_ctz(lists));
 }
 
 /* What grant() wants to know of all lists. */
@@ -385,19 +400,18 @@ static bool window_at_once(struct pcptune_cpu_block *b, unsigned list, struct pc
 }
 
 /* The list has what is asked for, or would have, but for its window. */
-static void track_on(struct pcptune_cpu_block *b, unsigned list)
+static void track_on(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list)
 {
-	struct pcptune_track *t = pcpa_track_of(b);
-
-	track(b, list);
+	track(b, t, list);
 	if (t && !(t->lifted & ~(1u << list)) && window_at_once(b, list, t))
 		return;
-	set_room(b, list, pcpa_get(&pcpa_words(b)->room[list]));
-	set_stops(b, list);
+	set_room_of(b, t, list, pcpa_get(&pcpa_words(b)->room[list]));
+	set_stops(b, t, list);
 }
 
 /* Is this where its window ends, and not its blocks or its room? */
-static bool at_edge(struct pcptune_cpu_block *b, unsigned list, const struct pcptune_track *t)
+static inline bool at_edge(struct pcptune_cpu_block *b, unsigned list,
+			   const struct pcptune_track *t)
 {
 	const struct pcptune_list *l = &b->list[list];
 	uint32_t head = (uint32_t)pcpa_get(&l->word), mask = (uint32_t)PCPTUNE_WORD_MASK;
@@ -426,19 +440,18 @@ bool pcpa_sections_passed(unsigned order)
 	/* and not a locked list meanwhile */
 	if (pcpa_by_sections(b) && at_edge(b, order, t)) {
 		pcpa_track_take(t, b);
-		lift(b, order);
+		lift(b, t, order);
 		if (!window_at_once(b, order, t))
-			track_on(b, order);
+			track_on(b, t, order);
 	}
 	pcpa_pcp_leave(b);
 	return true;
 }
 
 /* Lists that the rules lack are promised nothing. */
-static struct sums sum_up(struct pcptune_cpu_block *b, unsigned list)
+static inline struct sums sum_up(struct pcptune_cpu_block *b, unsigned list, uint32_t rules)
 {
 	struct pcpa_words *w = pcpa_words(b);
-	uint32_t rules = pcpa_get(&b->pcp.rules);
 	struct sums s = {0, 0, false};
 
 	PCPA_FOR_EACH_USED (i, b) {
@@ -446,7 +459,7 @@ static struct sums sum_up(struct pcptune_cpu_block *b, unsigned list)
 
 		if (!(count | room))
 			continue;
-		if (room && !pcptune_rules_has_list(rules, pcpa_list_orders[i])) {
+		if (i && room && !pcptune_rules_has_list(rules, pcpa_list_orders[i])) {
 			set_room(b, i, 0);
 			room = pcpa_get(&w->room[i]);
 		}
@@ -469,18 +482,19 @@ static void cut(struct pcptune_cpu_block *b, unsigned list)
 }
 
 /* Room for list: at least `least` blocks more than it holds. */
-static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list, uint32_t least)
+static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, const struct pcptune_track *t,
+		  unsigned list, uint32_t least)
 {
 	const struct pcptune_list *l = &b->list[list];
-	uint32_t room = pcpa_get(&pcpa_words(b)->room[list]), batch = pcpa_get(&b->pcp.batch);
-	uint32_t rules = pcpa_get(&b->pcp.rules), order = pcpa_list_orders[list], count, own;
-	struct sums sums = sum_up(b, list);
-	int64_t level = drain_level(z, &b->pcp) - 1, spare = level - sums.promised;
+	uint32_t batch = pcpa_get(&b->pcp.batch), order = pcpa_list_orders[list], count, own;
+	uint32_t rules = pcpa_get(&b->pcp.rules), traits = pcptune_rules_traits(rules);
+	struct sums sums = sum_up(b, list, rules);
+	int64_t level = drain_level(z, &b->pcp, traits) - 1, spare = level - sums.promised;
 
 	if (!l->limit || !pcptune_rules_has_list(rules, order))
 		return;
 	count = pcpa_list_count(l);
-	own = pcptune_max_u32(count, room);
+	own = pcptune_max_u32(count, pcpa_get(&pcpa_words(b)->room[list]));
 	if (spare >= 2 * (int64_t)pcptune_max_u32(batch, 1u << order)) {
 		own += (uint32_t)(spare / 2 >> order);
 	} else {
@@ -493,19 +507,21 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned lis
 		own = count + (spare > 0 ? (uint32_t)(spare >> order) : 0);
 	}
 	/* consecutive high-order frees are a matter of one batch */
-	if (pcpa_pcp_has(&b->pcp, PCPTUNE_RT_FREE_HIGH) && order && order <= PCPTUNE_COSTLY_ORDER)
+	if (order && order <= PCPTUNE_COSTLY_ORDER && traits & PCPTUNE_RT_FREE_HIGH)
 		own = pcptune_min_u32(own, count + pcptune_max_u32(1, batch >> order));
 	own = pcptune_max_u32(own, count + least);
-	set_room(b, list, pcptune_min_u32(own, PCPA_RING_ROOM));
+	set_room_of(b, t, list, pcptune_min_u32(own, PCPA_RING_ROOM));
 }
 
 void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 {
 	cut(b, PCPTUNE_N_LISTS);
 	if (pcpa_pcp_ready(b)) {
-		track(b, 0);
-		grant(z, b, 0, 0);
-		set_stops(b, 0);
+		struct pcptune_track *t = pcpa_track_of(b);
+
+		track(b, t, 0);
+		grant(z, b, t, 0, 0);
+		set_stops(b, t, 0);
 	}
 	go(b);
 }
@@ -633,7 +649,7 @@ static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t p
 /* ---- drain ---- */
 
 /* The highest of up to c->want blocks from the tail on; their places are ours then. */
-static bool plan_take(struct change *c, uint64_t word)
+static inline bool plan_take(struct change *c, uint64_t word)
 {
 	struct pcptune_list *l = &c->b->list[c->list];
 
@@ -663,13 +679,13 @@ static uint64_t drain_list(struct pcpa_zone *z, struct pcptune_cpu_block *b, uns
 	struct pcptune_list *l = &b->list[list];
 	unsigned order = pcpa_list_orders[list];
 	uint64_t want = (pages + (1u << order) - 1) >> order, at = (uint64_t)pcpa_get(&l->tail);
-	struct change c = {.plan = plan_take, .b = b, .list = list};
+	struct change c = {.b = b, .list = list};
 	struct pcpa_places from = places(l, at - 1);
 	uint32_t numbers[PCPA_PICKED];
 
-	lift(b, list);
+	lift(b, pcpa_track_of(b), list);
 	c.want = want < UINT32_MAX ? (uint32_t)want : UINT32_MAX;
-	if (!change(&c))
+	if (!change(&c, plan_take))
 		return 0;
 	/* its own place is the empty one now, and that which was is free */
 	*pcpa_ring_slot(l, at - 1) = c.top;
@@ -768,6 +784,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsign
 static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list, unsigned order)
 {
 	struct pcptune_list *l = &b->list[list];
+	struct pcptune_track *t = pcpa_track_of(b);
 	struct pcptune_rule_state s;
 	uint32_t n;
 
@@ -777,7 +794,7 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 	if (!l->limit || pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_LOST)
 		return false;
 	if (pcpa_list_count(l)) {
-		track_on(b, list);
+		track_on(b, t, list);
 		return true;
 	}
 	if (pcpa_in_zone)
@@ -790,9 +807,9 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
 	pcpa_state_store(&b->pcp, &s);
 	n = move_in(z, b, list, order, pcptune_min_u32(n, PCPA_RING_MOVE));
-	track(b, list);
-	grant(z, b, list, 0);
-	set_stops(b, list);
+	track(b, t, list);
+	grant(z, b, t, list, 0);
+	set_stops(b, t, list);
 	return n;
 }
 
@@ -872,6 +889,7 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 		      unsigned order)
 {
+	struct pcptune_track *t = pcpa_track_of(b);
 	struct pcptune_rule_state s;
 	uint32_t count, pages, size = 1u << order;
 	bool fired, counts;
@@ -886,7 +904,7 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		 * The tracker wants to know; or somebody made room before us, or the list was
 		 * drained after another one.
 		 */
-		track_on(b, list);
+		track_on(b, t, list);
 		return true;
 	}
 	look(b);
@@ -906,9 +924,9 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 			       PCPA_PATH_FREE);
 		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
 	}
-	track(b, list);
-	grant(z, b, list, !pages || count ? 1 : 0);
-	set_stops(b, list);
+	track(b, t, list);
+	grant(z, b, t, list, !pages || count ? 1 : 0);
+	set_stops(b, t, list);
 	return pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list]);
 }
 

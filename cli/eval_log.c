@@ -98,18 +98,18 @@ static int on_target(const struct log_target *t, void *cookie)
 	return 0;
 }
 
-static int on_assignment(const struct log_assignment *a, void *cookie)
+static void on_recorded(void *cookie, const char *policy)
 {
-	if (strcmp(a->policy, "operator") != 0)
-		tally_recorded(cookie, a->policy);
-	return 0;
+	tally_recorded(cookie, policy);
 }
 
 static int run_targets(struct plan *p, struct logstore *ls, const struct found *f)
 {
 	const struct relive_options o = {.budget = (uint64_t)p->a->budget,
 					 .threads = eval_threads(p->a),
-					 .policy_path = p->a->policy_path};
+					 .policy_path = p->a->policy_path,
+					 .on_recorded = on_recorded,
+					 .cookie = &p->t};
 	char why[RELIVE_WHY];
 
 	for (size_t i = 0; i < f->n; i++) {
@@ -118,7 +118,6 @@ static int run_targets(struct plan *p, struct logstore *ls, const struct found *
 		if (e)
 			return cli_error("%s%s: %s", e == -ERANGE ? "--budget, " : "",
 					 logstore_path(ls), why);
-		logstore_assignments(ls, f->v[i].id, on_assignment, &p->t);
 	}
 	return -1;
 }

@@ -75,6 +75,9 @@ struct relive_options {
 	uint64_t budget; /* pages for the sum of high; 0: the one of the log */
 	unsigned threads;
 	const char *policy_path; /* for RELIVE_RECORDED */
+	/* each policy that the log names, in order; may be NULL */
+	void (*on_recorded)(void *cookie, const char *policy);
+	void *cookie;
 };
 
 /*

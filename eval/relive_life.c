@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "eval/closed.h"
-#include "eval/relive_model.h"
 #include "eval/relive_private.h"
 
 /* Plug-ins are reference counted without a lock. */
@@ -136,8 +135,24 @@ static uint64_t count_of(const struct life_cpu *c, uint64_t capacity)
 	return level < high ? level : high;
 }
 
+static bool same_limits(const struct limits *a, const struct limits *b)
+{
+	return a->high == b->high && a->high_min == b->high_min && a->high_max == b->high_max &&
+	       a->batch == b->batch && a->scale_max == b->scale_max && a->rules == b->rules;
+}
+
+/* Limits last for many records. */
+static struct relive_effect effect_of(struct life_cpu *c, const struct walk *k, bool log_grows)
+{
+	if (!c->effect.capacity || !same_limits(&c->m, &c->known)) {
+		c->effect = relive_effect_of(k, &c->m, log_grows);
+		c->known = c->m;
+	}
+	return c->effect;
+}
+
 static void play(const struct past *past, struct life *l, const struct log_record *r,
-		 struct played *ret)
+		 const struct swings *w, struct played *ret)
 {
 	struct life_cpu *c = &l->cpu[r->r.index];
 	const struct walk *k = past->at[r->r.index];
@@ -154,9 +169,9 @@ static void play(const struct past *past, struct life *l, const struct log_recor
 	else if (c->end != b->start)
 		c->p += b->start - c->end; /* lists hold what they held */
 	c->any = true;
-	c->m.high = relive_tuned_high(k, &c->m, log_grows, b, c->p, r->r.dt_us);
-	e = relive_effect_of(k, &c->m, log_grows);
-	pcptune_band_play_record(b, e.capacity, &c->p, &t);
+	c->m.high = relive_tuned_high(k, &c->m, log_grows, b, w, c->p, r->r.dt_us);
+	e = effect_of(c, k, log_grows);
+	swings_play(w, b, e.capacity, &c->p, &t);
 	c->end = pcptune_band_now(b);
 	c->count = count_of(c, e.capacity);
 	c->refilled += t.refilled;
@@ -179,15 +194,13 @@ static double busy_ns(uint64_t takes, uint64_t pages)
 }
 
 /* How much busier the zone's lock would have been in this step. */
-static double busier(const struct worker *w)
+static double busier(const struct log_record *r, const struct played *p, size_t n)
 {
 	double was = 0, is = 0;
 
-	for (size_t i = 0; i < w->n; i++) {
-		const struct log_record *r = &w->r[i];
-
-		was += busy_ns(r->lock_taken, r->r.refilled + r->r.drained);
-		is += busy_ns(w->played[i].takes, w->played[i].refilled + w->played[i].drained);
+	for (size_t i = 0; i < n; i++) {
+		was += busy_ns(r[i].lock_taken, r[i].r.refilled + r[i].r.drained);
+		is += busy_ns(p[i].takes, p[i].refilled + p[i].drained);
 	}
 	return was > 0 ? is / was : 0;
 }
@@ -201,15 +214,15 @@ static uint64_t scaled(uint64_t v, double by)
 
 /* ---- samples ---- */
 
-static void clear_sample(struct worker *w, const struct life *l)
+static void clear_sample(struct scratch *x, const struct life *l)
 {
-	memset(w->cpus, 0, w->past->n * sizeof(*w->cpus));
-	for (uint32_t i = 0; i < w->past->n; i++) {
-		struct pcptune_cpu *c = &w->cpus[i];
+	memset(x->cpus, 0, x->past->n * sizeof(*x->cpus));
+	for (uint32_t i = 0; i < x->past->n; i++) {
+		struct pcptune_cpu *c = &x->cpus[i];
 		const struct life_cpu *s = &l->cpu[i];
 
-		c->zone = i / w->past->t->shape.n_cpus;
-		c->cpu = i % w->past->t->shape.n_cpus;
+		c->zone = i / x->past->t->shape.n_cpus;
+		c->cpu = i % x->past->t->shape.n_cpus;
 		c->count = (uint32_t)s->count;
 		c->high = s->m.high;
 		c->high_min = s->m.high_min;
@@ -257,25 +270,29 @@ static void add_up(struct relive_sums *s, const struct pcptune_cpu *c)
 	s->wait_ns += c->lock_alloc_wait_ns + c->lock_free_wait_ns;
 }
 
-/* The records of the step as this job's lists would have had them, one for each CPU. */
-static uint32_t fill_given(struct worker *w)
+/* The records of the step as this job's lists would have had them, the last one of each CPU. */
+static uint32_t fill_given(struct scratch *x, const struct log_record *r, size_t n)
 {
-	uint32_t n = 0;
+	uint32_t n_given = 0;
 
-	for (uint32_t i = 0; i < w->past->n; i++) {
-		const struct log_record *r = w->slot[i] ? &w->r[w->slot[i] - 1] : NULL;
-		const struct played *p = r ? &w->played[w->slot[i] - 1] : NULL;
+	for (size_t i = 0; i < n; i++)
+		x->slot[r[i].r.index] = (uint32_t)i + 1;
+	for (uint32_t i = 0; i < x->past->n; i++) {
+		struct pcptune_record *g = &x->given[n_given];
+		const struct played *p;
 
-		if (!r)
+		if (!x->slot[i])
 			continue;
-		w->given[n] = r->r;
-		w->given[n].refills = p->refills;
-		w->given[n].refilled = p->refilled;
-		w->given[n].drains = p->drains;
-		w->given[n].drained = p->drained;
-		n++;
+		p = &x->played[x->slot[i] - 1];
+		*g = r[x->slot[i] - 1].r;
+		g->refills = p->refills;
+		g->refilled = p->refilled;
+		g->drains = p->drains;
+		g->drained = p->drained;
+		x->slot[i] = 0;
+		n_given++;
 	}
-	return n;
+	return n_given;
 }
 
 /* ---- deciding ---- */
@@ -304,22 +321,22 @@ static void note_high(const struct past *past, struct life *l)
 	l->high_peak = sum > l->high_peak ? sum : l->high_peak;
 }
 
-/* Asks the policy about w->cpus, in which n are active. */
-static void ask(struct worker *w, struct life *l, uint64_t time_us, uint32_t n, uint32_t n_records)
+/* Asks the policy about x->cpus, in which n are active. */
+static void ask(struct scratch *x, struct life *l, uint64_t time_us, uint32_t n, uint32_t n_records)
 {
 	struct pcptune_sample s = {.size = sizeof(s),
 				   .flags = l->first ? PCPTUNE_SAMPLE_FIRST : 0,
 				   .seq = ++l->seq,
 				   .time_us = time_us,
 				   .dt_us = time_us > l->last_us ? time_us - l->last_us : 1,
-				   .n_cpus = w->past->n,
-				   .cpu_size = sizeof(*w->cpus),
-				   .cpus = w->cpus,
-				   .active = w->active,
+				   .n_cpus = x->past->n,
+				   .cpu_size = sizeof(*x->cpus),
+				   .cpus = x->cpus,
+				   .active = x->active,
 				   .n_active = n,
 				   .n_records = n_records,
-				   .record_size = sizeof(*w->given),
-				   .records = w->given};
+				   .record_size = sizeof(*x->given),
+				   .records = x->given};
 	char why[RELIVE_WHY] = "";
 	struct host_answer a = {0};
 	int e;
@@ -333,58 +350,110 @@ static void ask(struct worker *w, struct life *l, uint64_t time_us, uint32_t n, 
 		fail(l, e, why);
 	for (uint32_t i = 0; !e && i < a.n_changes; i++)
 		apply(l, &a.changes[i]);
-	note_high(w->past, l);
+	note_high(x->past, l);
 }
 
 /* ---- a step ---- */
 
 /* The first question, and those about stretches in which nothing happened. */
-static void ask_before(struct worker *w, struct life *l, uint64_t begin)
+static void ask_before(struct scratch *x, struct life *l, uint64_t begin)
 {
 	if (!l->pi)
 		return;
 	if (!l->seq)
 		l->last_us = relive_less(begin, CLOSED_INTERVAL_MS * 1000);
-	if (l->seq && begin <= l->last_us + w->past->period_us)
+	if (l->seq && begin <= l->last_us + x->past->period_us)
 		return;
-	clear_sample(w, l);
-	ask(w, l, begin > l->last_us ? begin : l->last_us + 1, 0, 0);
+	clear_sample(x, l);
+	ask(x, l, begin > l->last_us ? begin : l->last_us + 1, 0, 0);
 }
 
-void life_step(struct worker *w, struct life *l, uint64_t begin, uint64_t end, uint64_t seq)
+/* Plays the records and makes the sample of them. Returns how many CPUs are active in it. */
+static uint32_t play_all(struct scratch *x, struct life *l, const struct log_record *r,
+			 const struct swings *w, size_t n)
 {
 	uint64_t held = 0;
-	uint32_t n = 0;
+	uint32_t n_active = 0;
 	double by;
+
+	for (size_t i = 0; i < n; i++)
+		play(x->past, l, &r[i], &w[i], &x->played[i]);
+	by = busier(r, x->played, n);
+	clear_sample(x, l);
+	for (size_t i = 0; i < n; i++)
+		fill_cpu(&x->cpus[r[i].r.index], &r[i], &x->played[i], by);
+	for (uint32_t i = 0; i < x->past->n; i++) {
+		held += l->cpu[i].count;
+		if (!(x->cpus[i].flags & PCPTUNE_CPU_ACTIVE))
+			continue;
+		x->active[n_active++] = i;
+		add_up(&l->sums, &x->cpus[i]);
+	}
+	l->sums.held_peak = held > l->sums.held_peak ? held : l->sums.held_peak;
+	return n_active;
+}
+
+static int played_room(struct scratch *x, size_t n)
+{
+	struct played *grown;
+
+	if (n <= x->played_room)
+		return 0;
+	grown = reallocarray(x->played, n, sizeof(*grown));
+	if (!grown)
+		return -ENOMEM;
+	x->played = grown;
+	x->played_room = n;
+	return 0;
+}
+
+int life_step(struct scratch *x, struct life *l, const struct block *b, const struct step *step)
+{
+	const struct log_record *r = &b->r[step->first];
+	uint64_t end = step->end_us;
+	uint32_t n;
 
 	if (l->job->kind == RELIVE_RECORDED) {
 		char why[RELIVE_WHY] = "";
-		int e = follow_assignments(w->past, l, seq, why);
+		int e = follow_assignments(x->past, l, step->seq, why);
 
 		if (e)
 			fail(l, e, why);
 	}
+	if (!l->job->error)
+		ask_before(x, l, step->begin_us);
 	if (l->job->error)
-		return;
-	ask_before(w, l, begin);
-	if (l->job->error)
-		return;
-	for (size_t i = 0; i < w->n; i++)
-		play(w->past, l, &w->r[i], &w->played[i]);
-	by = busier(w);
-	clear_sample(w, l);
-	for (size_t i = 0; i < w->n; i++)
-		fill_cpu(&w->cpus[w->r[i].r.index], &w->r[i], &w->played[i], by);
-	for (uint32_t i = 0; i < w->past->n; i++) {
-		held += l->cpu[i].count;
-		if (!(w->cpus[i].flags & PCPTUNE_CPU_ACTIVE))
-			continue;
-		w->active[n++] = i;
-		add_up(&l->sums, &w->cpus[i]);
-	}
-	l->sums.held_peak = held > l->sums.held_peak ? held : l->sums.held_peak;
+		return 0;
+	if (played_room(x, step->n))
+		return -ENOMEM;
+	n = play_all(x, l, r, &b->w[step->first], step->n);
 	if (l->pi)
-		ask(w, l, end > l->last_us ? end : l->last_us + 1, n, l->asks ? fill_given(w) : 0);
+		ask(x, l, end > l->last_us ? end : l->last_us + 1, n,
+		    l->asks ? fill_given(x, r, step->n) : 0);
 	else
-		note_high(w->past, l);
+		note_high(x->past, l);
+	return 0;
+}
+
+/* ---- scratch ---- */
+
+int scratch_init(struct scratch *x, const struct past *past)
+{
+	size_t n = past->n + (size_t)1;
+
+	*x = (struct scratch){.past = past};
+	x->cpus = calloc(n, sizeof(*x->cpus));
+	x->active = calloc(n, sizeof(*x->active));
+	x->slot = calloc(n, sizeof(*x->slot));
+	x->given = calloc(n, sizeof(*x->given));
+	return x->cpus && x->active && x->slot && x->given ? 0 : -ENOMEM;
+}
+
+void scratch_free(struct scratch *x)
+{
+	free(x->cpus);
+	free(x->active);
+	free(x->slot);
+	free(x->given);
+	free(x->played);
 }

@@ -7,6 +7,7 @@
 #define PCPTUNE_EVAL_RELIVE_MODEL_H
 
 #include <pcptune/rules.h>
+#include "eval/swings.h"
 #include "eval/walks.h"
 #include "policies/host.h"
 
@@ -57,8 +58,8 @@ static inline struct relive_effect relive_effect_of(const struct walk *k, const 
  * so there is one such value.
  */
 static inline uint32_t relive_tuned_high(const struct walk *k, const struct limits *m,
-					 bool log_grows, const struct pcptune_band *b, int64_t p,
-					 uint64_t dt_us)
+					 bool log_grows, const struct pcptune_band *b,
+					 const struct swings *w, int64_t p, uint64_t dt_us)
 {
 	uint32_t parts = pcptune_generations[PCPTUNE_RULES_ROW(m->rules)].decay;
 	uint32_t lo = m->high_min, hi = m->high_max;
@@ -72,8 +73,7 @@ static inline uint32_t relive_tuned_high(const struct walk *k, const struct limi
 		int64_t side = p;
 
 		at.high = mid;
-		pcptune_band_play_record(b, relive_effect_of(k, &at, log_grows).capacity, &side,
-					 &t);
+		swings_play(w, b, relive_effect_of(k, &at, log_grows).capacity, &side, &t);
 		/* refilled / s <= high / parts */
 		if ((double)t.refilled * 1e6 * parts <= (double)mid * (double)dt_us)
 			hi = mid;

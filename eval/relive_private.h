@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of the loop over records share: the target whose past it is, a job at work on it,
- * and the step at hand. A worker and all that it points to but the past belong to one thread.
+ * What the files of the loop over records share.
+ *
+ *	past    a target's past: its records, their walks, its policies. Read by all once it is open
+ *	block   steps that were unpacked together. Written by who reads them (relive_steps.c), then read by
+ *		all jobs (relive_run.c says when)
+ *	life    one job at work. One thread at a time
+ *	scratch of a thread, for the step at hand
  */
 #ifndef PCPTUNE_EVAL_RELIVE_PRIVATE_H
 #define PCPTUNE_EVAL_RELIVE_PRIVATE_H
 
 #include "eval/relive.h"
+#include "eval/relive_model.h"
+#include "eval/swings.h"
 #include "eval/walks.h"
 
 struct past {
-	struct logstore *ls;
 	const struct log_target *t;
 	const struct relive_options *o;
-	struct relive_job *jobs;
-	size_t n_jobs;
+	struct log_copy *copy;
 	struct walks w;
 	struct walk **at; /* by index; NULL: nothing happened there */
 	uint32_t n;	  /* entries */
@@ -24,9 +29,58 @@ struct past {
 	uint64_t period_us; /* of a step, where records were not merged */
 };
 
+static inline uint64_t relive_less(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
+/* ---- relive_steps.c ---- */
+
+/* Records of about the same time: block.r[first] and on, one for each CPU, or more with holes. */
+struct step {
+	size_t first, n;
+	uint64_t begin_us, end_us, seq;
+};
+
+struct block {
+	struct step *step;
+	size_t n_steps, steps_room;
+	struct log_record *r;
+	struct swings *w; /* of each */
+	size_t n, room;
+};
+
+struct steps {
+	const struct past *past;
+	/* the row at hand */
+	size_t at;
+	uint64_t row; /* its number from 1 on; 0: none yet */
+	uint32_t level;
+	struct records_reader rd;
+	/* a record that was read and is in no step yet */
+	struct log_record r;
+	bool waits;
+	uint64_t r_row, r_window;
+	/* the step that is gathered */
+	uint64_t step_row, window;
+	uint32_t *slot; /* by index: number of its last record in the step, and 1; 0: none */
+	struct relive_log log;
+	uint64_t begin_us, end_us;
+};
+
+int steps_open(struct steps *s, const struct past *past);
+void steps_close(struct steps *s);
+/* The next steps, all whole; none: the end. 0 or -ENOMEM. Adds what was measured to s->log. */
+int steps_read(struct steps *s, struct block *b);
+void block_free(struct block *b);
+
+/* ---- relive_life.c ---- */
+
 /* One CPU of one job. */
 struct life_cpu {
 	struct limits m;
+	struct limits known; /* what the effect is of */
+	struct relive_effect effect;
 	int64_t p, end; /* the zone's side, and where its last record ended */
 	bool any;
 	int direction;
@@ -51,43 +105,30 @@ struct played {
 	uint64_t refills, drains, refilled, drained, takes;
 };
 
-struct worker {
-	struct past *past;
-	struct logstore *ls; /* of its own, but for the first */
-	struct life *lives;
-	size_t n_lives;
-	/* the step that is gathered */
-	struct log_record *r;
-	struct played *played;
-	size_t n, room;
-	uint32_t *slot; /* by index: number of its last record in r, and 1; 0: none */
-	uint64_t window;
-	/* scratch of a sample */
+struct scratch {
+	const struct past *past;
 	struct pcptune_cpu *cpus;
 	uint32_t *active;
+	uint32_t *slot; /* as in steps; all 0 in between */
 	struct pcptune_record *given;
-	uint32_t given_room;
-	struct relive_log log; /* the first worker's alone */
-	bool first;
-	uint64_t begin_us, time_us;
-	int error;
-	char why[RELIVE_WHY];
+	struct played *played;
+	size_t played_room;
 };
 
-static inline uint64_t relive_less(uint64_t a, uint64_t b)
-{
-	return a > b ? a - b : 0;
-}
-
-/* ---- relive_life.c ---- */
+int scratch_init(struct scratch *x, const struct past *past);
+void scratch_free(struct scratch *x);
 /* Makes a job ready; one whose policy does not want it has its error then. 0 or -ENOMEM. */
 int life_new(const struct past *past, struct life *l, struct relive_job *job);
 void life_end(struct life *l);
-/* The records w->r as the job's lists would have had them, and what its policy says to that. */
-void life_step(struct worker *w, struct life *l, uint64_t begin, uint64_t end, uint64_t seq);
+/* The step as the job's lists would have had it, and what its policy says to that. 0 or -ENOMEM. */
+int life_step(struct scratch *x, struct life *l, const struct block *b, const struct step *step);
 
 /* ---- relive_split.c ---- */
 /* What fixed values could have done with the memory that the job had. */
 void life_split(const struct past *past, struct life *l);
+
+/* ---- relive_run.c ---- */
+/* All jobs over all steps. Adds to *log and to the jobs. 0 or -ENOMEM. */
+int relive_run(const struct past *past, struct relive_job *jobs, size_t n, struct relive_log *log);
 
 #endif

@@ -104,9 +104,9 @@ static int add_record(struct records_cookie *c, const struct log_record *r)
 	return 0;
 }
 
-static int on_row(const struct log_records_row *row, const uint8_t *data, size_t len, void *cookie)
+static void on_row(struct records_cookie *c, const struct log_records_row *row, const uint8_t *data,
+		   size_t len)
 {
-	struct records_cookie *c = cookie;
 	struct records_reader rd;
 	struct log_record r;
 	int e;
@@ -120,26 +120,49 @@ static int on_row(const struct log_records_row *row, const uint8_t *data, size_t
 		c->error = add_record(c, &r);
 	}
 	c->w->gaps += e == -EBADMSG;
-	return c->error != 0;
 }
 
-int walks_add_records(struct walks *w, struct logstore *ls, const struct log_target *t,
-		      uint64_t from_us, uint64_t to_us, char *why)
+static int add_copy(struct walks *w, const struct log_copy *copy, const struct log_target *t,
+		    uint64_t from_us, uint64_t to_us)
 {
 	struct records_cookie c = {.w = w,
 				   .n = t->shape.n_zones * t->shape.n_cpus,
 				   .n_cpus = t->shape.n_cpus,
 				   .from_us = from_us,
 				   .to_us = to_us ? to_us : UINT64_MAX};
-	int r;
+	struct log_records_row row;
+	const uint8_t *data;
+	size_t at = 0, len;
 
 	c.at = calloc(c.n + (size_t)1, sizeof(struct walk *));
-	r = c.at ? logstore_records(ls, t->id, 0, on_row, &c) : -ENOMEM;
-	r = c.error ? c.error : r;
-	if (r < 0)
-		snprintf(why, WALKS_WHY, "%s", r == -ENOMEM ? "no memory" : logstore_error(ls));
+	if (!c.at)
+		return -ENOMEM;
+	while (!c.error && log_copy_next(copy, &at, &row, &data, &len))
+		on_row(&c, &row, data, len);
 	free(c.at);
 	w->from_log = true;
 	w->from_records = w->records != 0;
-	return r < 0 ? r : 0;
+	return c.error;
+}
+
+int walks_add_copy(struct walks *w, const struct log_copy *copy, const struct log_target *t)
+{
+	return add_copy(w, copy, t, 0, 0);
+}
+
+int walks_add_records(struct walks *w, struct logstore *ls, const struct log_target *t,
+		      uint64_t from_us, uint64_t to_us, char *why)
+{
+	struct log_copy *copy = NULL;
+	int r = logstore_snapshot(ls);
+
+	if (!r)
+		r = logstore_records_copy(ls, t->id, &copy);
+	logstore_snapshot_end(ls);
+	if (!r)
+		r = add_copy(w, copy, t, from_us, to_us);
+	if (r < 0)
+		snprintf(why, WALKS_WHY, "%s", r == -ENOMEM ? "no memory" : logstore_error(ls));
+	log_copy_free(copy);
+	return r;
 }

@@ -69,6 +69,8 @@ int walks_add_log(struct walks *w, struct logstore *ls, const struct log_target 
  */
 int walks_add_records(struct walks *w, struct logstore *ls, const struct log_target *t,
 		      uint64_t from_us, uint64_t to_us, char *why);
+/* The same from a copy of all of them. 0 or -ENOMEM. */
+int walks_add_copy(struct walks *w, const struct log_copy *copy, const struct log_target *t);
 /* Pages both ways with lists of so many pages that begin with `level`. */
 uint64_t walk_pages(const struct walk *w, uint64_t capacity, uint64_t level);
 /* From the least position to the most. */

@@ -207,6 +207,24 @@ int logstore_records(struct logstore *ls, int64_t target, uint64_t from,
 		     int (*cb)(const struct log_records_row *row, const uint8_t *data, size_t len,
 			       void *cookie),
 		     void *cookie);
+/*
+ * Holds the log still for the reads up to logstore_snapshot_end(): they see what was committed when
+ * it began. It keeps a writer from emptying its journal, so it should last for no longer than it
+ * takes to read. A store opened read-only, without a transaction; one at a time. 0 or -errno.
+ */
+int logstore_snapshot(struct logstore *ls);
+void logstore_snapshot_end(struct logstore *ls);
+/*
+ * The rows that logstore_records() has, in their order, kept beside the log in a file without a name
+ * (TMPDIR): one moment's, if it is made within a snapshot. Freed by the caller; may be read by any
+ * number of threads. 0, -ENOMEM, -ENOSPC ...: no copy.
+ */
+struct log_copy;
+int logstore_records_copy(struct logstore *ls, int64_t target, struct log_copy **ret);
+void log_copy_free(struct log_copy *c);
+/* The row at *io_at, 0 for the first, and on to the next. false: there are no more. */
+bool log_copy_next(const struct log_copy *c, size_t *io_at, struct log_records_row *ret,
+		   const uint8_t **ret_data, size_t *ret_len);
 /* Totals of all samples of a target that the log has, of every level; 0 where there are none. */
 int logstore_sample_totals(struct logstore *ls, int64_t target, struct chunk_totals *ret);
 /* Latest state of an assignment with seq <= before; -ENOENT: none. free() *ret_state. */

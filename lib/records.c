@@ -42,31 +42,46 @@ static bool sane_position(int64_t x)
 	return x <= RECORDS_POSITION_MAX && x >= -RECORDS_POSITION_MAX;
 }
 
-static bool sane_band(const struct pcptune_band *b)
+static bool sane_turns(const struct pcptune_band *b)
 {
-	uint64_t sum = 0, count = 0;
-
 	if (b->n >= PCPTUNE_BAND_STACK || !sane_position(b->start))
 		return false;
 	for (uint32_t i = 0; i < b->n; i++)
 		if (!sane_position(b->s[i]))
 			return false;
-	for (uint32_t i = 0; i < PCPTUNE_BAND_BUCKETS; i++) {
-		uint64_t n = b->count[i], edge = pcptune_band_edge(i);
-
-		/* a sum below the bucket's edge would make differences wrap */
-		if (n > RECORDS_SUM_MAX >> 24 || b->sum[i] > RECORDS_SUM_MAX ||
-		    b->sum[i] < n * edge)
-			return false;
-		sum += b->sum[i];
-		count += n;
-		if (sum > RECORDS_SUM_MAX || count > RECORDS_SUM_MAX)
-			return false;
-	}
 	return true;
 }
 
-static bool sane(const struct log_record *r)
+/* Of the buckets so far. */
+struct cycles {
+	uint64_t count, sum;
+};
+
+static bool sane_bucket(const struct pcptune_band *b, uint32_t i, struct cycles *all)
+{
+	uint64_t n = b->count[i], sum = b->sum[i];
+
+	/* a sum below the bucket's edge would make differences wrap */
+	if (n > RECORDS_SUM_MAX >> 24 || sum > RECORDS_SUM_MAX || sum < n * pcptune_band_edge(i))
+		return false;
+	all->sum += sum;
+	all->count += n;
+	return all->sum <= RECORDS_SUM_MAX && all->count <= RECORDS_SUM_MAX;
+}
+
+static bool sane_band(const struct pcptune_band *b)
+{
+	struct cycles all = {0, 0};
+
+	if (!sane_turns(b))
+		return false;
+	for (uint32_t i = 0; i < PCPTUNE_BAND_BUCKETS; i++)
+		if (!sane_bucket(b, i, &all))
+			return false;
+	return true;
+}
+
+static bool sane_numbers(const struct log_record *r)
 {
 	const uint64_t v[] = {r->r.dt_us,     r->r.refills,   r->r.refilled, r->r.drains,
 			      r->r.drained,   r->alloc_pages, r->free_pages, r->alloc_direct,
@@ -76,8 +91,12 @@ static bool sane(const struct log_record *r)
 	for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
 		if (v[i] > RECORDS_SUM_MAX)
 			return false;
-	return r->parts && !(r->r.flags & ~(uint32_t)PCPTUNE_RECORD_BROKEN) &&
-	       sane_band(&r->r.band);
+	return r->parts && !(r->r.flags & ~(uint32_t)PCPTUNE_RECORD_BROKEN);
+}
+
+static bool sane(const struct log_record *r)
+{
+	return sane_numbers(r) && sane_band(&r->r.band);
 }
 
 /* ---- writing ---- */
@@ -300,9 +319,29 @@ static void get_counts(struct varint_input *in, uint32_t presence, struct log_re
 	}
 }
 
+/* The buckets that it does not name are empty already. */
+static bool get_buckets(struct varint_input *in, struct pcptune_band *b)
+{
+	uint64_t n = varint_get(in), next = 0;
+	struct cycles all = {0, 0};
+
+	for (; n && !in->bad; n--) {
+		uint64_t i = next + varint_get(in);
+
+		if (in->bad || i >= PCPTUNE_BAND_BUCKETS || i < next)
+			return false;
+		b->count[i] = varint_get(in);
+		b->sum[i] = varint_get(in) + b->count[i] * pcptune_band_edge((uint32_t)i);
+		if (!sane_bucket(b, (uint32_t)i, &all))
+			return false;
+		next = i + 1;
+	}
+	return !in->bad;
+}
+
 static bool get_band(struct varint_input *in, uint32_t presence, struct pcptune_band *b)
 {
-	uint64_t last, n, next = 0;
+	uint64_t last;
 
 	last = unzigzag(varint_get(in));
 	b->start = (int64_t)last;
@@ -315,17 +354,7 @@ static bool get_band(struct varint_input *in, uint32_t presence, struct pcptune_
 		last = get_difference(in, last);
 		b->s[i] = (int64_t)last;
 	}
-	n = varint_get(in);
-	for (; n && !in->bad; n--) {
-		uint64_t i = next + varint_get(in);
-
-		if (in->bad || i >= PCPTUNE_BAND_BUCKETS || i < next)
-			return false;
-		b->count[i] = varint_get(in);
-		b->sum[i] = varint_get(in) + b->count[i] * pcptune_band_edge((uint32_t)i);
-		next = i + 1;
-	}
-	return !in->bad;
+	return sane_turns(b) && get_buckets(in, b);
 }
 
 int records_next(struct records_reader *rd, struct log_record *ret)
@@ -349,7 +378,7 @@ int records_next(struct records_reader *rd, struct log_record *ret)
 	ret->r.dt_us = varint_get(in);
 	get_settings(in, presence, ret);
 	get_counts(in, presence, ret);
-	in->bad |= !get_band(in, presence, &ret->r.band) || !sane(ret);
+	in->bad |= !get_band(in, presence, &ret->r.band) || !sane_numbers(ret);
 	return in->bad ? -EBADMSG : 1;
 }
 

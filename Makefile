@@ -4,7 +4,7 @@
 #   make demo           installs what is missing, builds, runs the main job
 #   make check          installs what is missing, builds, runs every test
 #   make check-sanitize the tests that matter there, under ASan+UBSan and under TSan
-#   make bench bench-sim bench-policies fuzz install uninstall clean
+#   make bench bench-sim bench-policies bench-week fuzz install uninstall clean
 #
 # VARIANT=release|asan|tsan|debug choose flags and an object directory of their own.
 # Sources are found by folder: a new file needs no line here.
@@ -235,10 +235,14 @@ bench-sim: deps
 bench-policies: deps
 	@$(MAKE) --no-print-directory all
 	@B=$(B) bench/policies_run
+# how long eval takes over the log of a week
+bench-week: deps
+	@$(MAKE) --no-print-directory all $(B)/tests/tools/record_log
+	@B=$(B) bench/week_run
 fuzz: deps-sanitize
 	@$(MAKE) --no-print-directory fuzzers
 	@B=$(B) tests/fuzz/run
-.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench bench-sim bench-policies fuzz
+.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench bench-sim bench-policies bench-week fuzz
 
 # ---- installing ----
 D = $(DESTDIR)

@@ -148,6 +148,8 @@ void status_facts(const json_t *target, char *buf, size_t n)
 		      cli_u64(target, "decisions"));
 	if (!strcmp(cli_str(target, "policy_state"), "benched") && (size_t)at < n)
 		at += snprintf(buf + at, n - (size_t)at, "  BENCHED: %s", cli_str(target, "why"));
+	if (cli_bool(target, "unfiltered") && (size_t)at < n)
+		at += snprintf(buf + at, n - (size_t)at, "  UNFILTERED");
 	if (cli_bool(target, "dry_run") && (size_t)at < n)
 		at += snprintf(buf + at, n - (size_t)at, "  DRY RUN");
 	if (pinned && (size_t)at < n)

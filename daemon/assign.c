@@ -31,7 +31,7 @@ struct starting {
 	struct assign_ops ops; /* done may be NULL */
 };
 
-static struct say_gate gate_breach, gate_refused;
+static struct say_gate gate_breach, gate_refused, gate_unfiltered;
 
 static void free_starting(struct starting *st)
 {
@@ -303,6 +303,19 @@ static int loaded(struct starting *st, char *why)
 	return 0;
 }
 
+/* It goes on: a policy is trusted, or its owner would not have put it there. */
+static void say_unfiltered(struct target *t)
+{
+	const char *name = policy_desc(t->active.module)->name;
+	const char *e = strerror(-remote_filter(foreign_remote(t->foreign)));
+
+	journal_event(t->d->journal, t, "policy-unfiltered",
+		      "policy \"%s\": no filter of system calls for its process: %s", name, e);
+	say_gated(&gate_unfiltered, LOG_WARNING,
+		  "target %llu %s: policy \"%s\": no filter of system calls for its process: %s",
+		  (unsigned long long)t->id, t->info.name, name, e);
+}
+
 static void ready(struct starting *st)
 {
 	struct policy_instance *pi = remote_take_instance(foreign_remote(st->f));
@@ -315,6 +328,8 @@ static void ready(struct starting *st)
 	t->breaches = st->breaches;
 	t->foreign = st->f;
 	foreign_hand_over(st->f, on_running, t);
+	if (target_unfiltered(t))
+		say_unfiltered(t);
 	st->f = NULL;
 	if (st->ops.done)
 		st->ops.done(st->ops.cookie, 0, NULL);

@@ -194,6 +194,7 @@ json_t *show_target(struct target *t)
 	json_object_set_new(o, "tag", t->info.run_tag ? json_string(tag) : json_null());
 	put_text(o, "mode", mode_name(segreader_mode(t->sr)));
 	put_text(o, "policy_state", policy_state(t));
+	json_object_set_new(o, "unfiltered", json_boolean(target_unfiltered(t)));
 	put_why(o, t);
 	json_object_set_new(o, "dry_run", json_boolean(t->active.dry_run));
 	json_object_set_new(o, "cpu_us", known ? json_integer((json_int_t)us) : json_null());

@@ -113,7 +113,12 @@ static void died(struct foreign *f, int status)
 {
 	char why[POLICY_WHY];
 
-	if (WIFSIGNALED(status))
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS)
+		snprintf(why, sizeof(why),
+			 "its process asked the system for what a policy may not have, and was "
+			 "ended by signal %d (%s)",
+			 SIGSYS, strsignal(SIGSYS));
+	else if (WIFSIGNALED(status))
 		snprintf(why, sizeof(why), "its process was ended by signal %d (%s)",
 			 WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else

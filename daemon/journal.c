@@ -34,6 +34,7 @@
 #define ENDS_MAX       1024u
 #define EVENTS_MAX     64u
 #define STATE_EVERY    2000u /* samples of a target */
+#define STATE_SHARE    64    /* of the log's bound, at most, for the state of a foreign policy */
 #define RECORDS_ROW    4096u /* bytes; a row of records waits for so many, or for so long */
 #define RECORDS_AGE_US 10000000u
 
@@ -520,11 +521,20 @@ static void write_own_assignment(struct journal *j, struct target *t, const char
 	t->seq_state = t->seq;
 }
 
+/*
+ * A foreign policy may have a state that is longer than others' samples, and the log is bounded.
+ * Without a state a replay begins where the assignment did.
+ */
 static void write_state(struct journal *j, struct target *t)
 {
 	size_t size;
 	const void *state = policy_instance_state(t->pi, &size);
 
+	if (policy_remote(t->active.module)) {
+		if (!t->foreign || size > (uint64_t)j->d->config->log.max_bytes / STATE_SHARE)
+			return;
+		remote_fetch_state(foreign_remote(t->foreign), t->pi);
+	}
 	wrote(j, logstore_state_add(j->ls, t->log_assignment, t->seq, state, size));
 	t->seq_state = t->seq;
 }

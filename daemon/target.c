@@ -146,6 +146,11 @@ bool target_cpu_time(struct target *t, bool now, uint64_t *ret_us)
 	return us != 0;
 }
 
+bool target_unfiltered(const struct target *t)
+{
+	return t->foreign && remote_filter(foreign_remote(t->foreign));
+}
+
 void target_shape(const struct target *t, const struct config *c, struct pcptune_shape *shape)
 {
 	*shape = t->shape;

@@ -173,6 +173,8 @@ void targets_lease(struct daemon *d);
 void target_totals(struct target *t, struct totals *ret);
 /* Totals of one CPU since the attachment. */
 void target_cpu_total(struct target *t, uint32_t index, struct pcptune_cpu *ret);
+/* Has it a policy with a process of its own, and that no filter of system calls? */
+bool target_unfiltered(const struct target *t);
 /* CPU time since the attachment as of the last sample or now; false: not known. */
 bool target_cpu_time(struct target *t, bool now, uint64_t *ret_us);
 

@@ -17,6 +17,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -108,20 +109,29 @@ static int spelled(const struct policy_file *f, char *buf, size_t n)
 	return 0;
 }
 
-static int open_module(const struct policy_file *f, const struct pcptune_policy **ret, char *why)
+/* What the linker has to say, with the file's own name where it has the words it was opened by. */
+static int not_linked(const struct policy_file *f, const char *words, char *why)
+{
+	const char *text = dlerror();
+	size_t n = strlen(words);
+
+	if (strncmp(text, words, n) != 0)
+		return host_why(why, -ENOEXEC, "%s", text);
+	return host_why(why, -ENOEXEC, "%.120s%s", f->path, text + n);
+}
+
+/* words: the path that the linker shall open it by. */
+static int open_module(const struct policy_file *f, const char *words,
+		       const struct pcptune_policy **ret, char *why)
 {
 	const struct pcptune_policy *desc;
 	struct host_image img;
-	char path[PATH_MAX];
 	void *handle;
-	int r;
+	int r = 0;
 
-	r = spelled(f, path, sizeof(path));
-	if (r)
-		return host_why(why, r, "%.160s: %s", f->path, strerror(-r));
-	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	handle = dlopen(words, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (!handle)
-		return host_why(why, -ENOEXEC, "%s", dlerror());
+		return not_linked(f, words, why);
 	desc = dlsym(handle, SYMBOL);
 	if (!desc)
 		r = host_why(why, -ENOEXEC, "%.160s: does not export %s", f->path, SYMBOL);
@@ -159,11 +169,12 @@ struct policy_module *host_module_remote(struct pcptune_policy *desc, const stru
 	return m;
 }
 
-int policy_load_file(const struct policy_file *f, struct policy_module **ret, char *why)
+static int load_by(const struct policy_file *f, const char *words, struct policy_module **ret,
+		   char *why)
 {
 	const struct pcptune_policy *desc = NULL;
 	struct policy_module *m;
-	int r = open_module(f, &desc, why);
+	int r = open_module(f, words, &desc, why);
 
 	if (r)
 		return r;
@@ -173,6 +184,40 @@ int policy_load_file(const struct policy_file *f, struct policy_module **ret, ch
 	m->id = f->id;
 	*ret = m;
 	return 0;
+}
+
+int policy_load_file(const struct policy_file *f, struct policy_module **ret, char *why)
+{
+	char words[PATH_MAX];
+	int r = spelled(f, words, sizeof(words));
+
+	if (r)
+		return host_why(why, r, "%.160s: %s", f->path, strerror(-r));
+	return load_by(f, words, ret, why);
+}
+
+/* Leads to the file itself, whatever lies at its path by now. */
+static void words_of(int fd, char words[32])
+{
+	snprintf(words, 32, "/proc/self/fd/%d", fd);
+}
+
+int host_reopen(int fd)
+{
+	char words[32];
+	int again;
+
+	words_of(fd, words);
+	again = open(words, O_RDONLY | O_CLOEXEC);
+	return again < 0 ? -errno : again;
+}
+
+int host_load_fd(const struct policy_file *f, int fd, struct policy_module **ret, char *why)
+{
+	char words[32];
+
+	words_of(fd, words);
+	return load_by(f, words, ret, why);
 }
 
 int policy_load(const char *name, const char *path, struct policy_module **ret, char *why)

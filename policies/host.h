@@ -171,23 +171,24 @@ bool policy_instance_wants_holds(const struct policy_instance *pi);
 const struct pcptune_sample *policy_instance_view(struct policy_instance *pi,
 						  const struct pcptune_sample *s);
 /*
- * The same for a policy whose code runs elsewhere (host_remote.h): state as its init() left it, and
- * what its decide() gave back, wherever that lies.
+ * The same for a policy whose code runs elsewhere (host_remote.h): the size of its state, and what
+ * its decide() gave back, wherever that lies. Its state stays there, too, and is looked at here by
+ * nobody but the log: policy_instance_fetch() copies it.
  */
 struct policy_reply {
 	int r;
 	const void *decision; /* struct pcptune_decision */
 	const void *changes;  /* n_changes of them, by the descriptor's stride */
-	const void *state;
 };
 int policy_instance_new_remote(struct policy_module *m, const struct pcptune_shape *shape,
-			       const int64_t *params, const void *state, size_t state_size,
+			       const int64_t *params, size_t state_size,
 			       struct policy_instance **ret, char *why);
+void policy_instance_fetch(struct policy_instance *pi, const void *state);
 int policy_instance_take(struct policy_instance *pi, const struct pcptune_sample *s,
 			 const struct policy_reply *reply, struct host_answer *ret, char *why);
 bool policy_instance_benched(const struct policy_instance *pi);
 
-/* State as bytes, for the log; load refuses another size with -EINVAL. */
+/* State as bytes, for the log; of a policy that runs elsewhere, as it was fetched last. load refuses another size with -EINVAL. */
 const void *policy_instance_state(const struct policy_instance *pi, size_t *ret_size);
 int policy_instance_state_load(struct policy_instance *pi, const void *state, size_t size);
 

@@ -13,6 +13,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,16 +162,38 @@ static bool installed(const struct policy_file *f)
 	       !strchr(f->path + len + 1, '/');
 }
 
+static struct policy_file_id id_of(const struct stat *st)
+{
+	return (struct policy_file_id){st->st_dev, st->st_ino, (uint64_t)st->st_size,
+				       st->st_mtim.tv_sec * INT64_C(1000000000) +
+					       st->st_mtim.tv_nsec};
+}
+
 static int identify(struct policy_file *f, char *why)
 {
 	struct stat st;
 
 	if (stat(f->path, &st))
 		return host_why(why, -errno, "%.160s: %s", f->path, strerror(errno));
-	f->id = (struct policy_file_id){st.st_dev, st.st_ino, (uint64_t)st.st_size,
-					st.st_mtim.tv_sec * INT64_C(1000000000) +
-						st.st_mtim.tv_nsec};
+	f->id = id_of(&st);
 	return 0;
+}
+
+int host_open(const struct policy_file *f, char *why)
+{
+	int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	struct policy_file_id id;
+	struct stat st;
+
+	if (fd < 0)
+		return host_why(why, -errno, "%.160s: %s", f->path, strerror(errno));
+	if (!fstat(fd, &st)) {
+		id = id_of(&st);
+		if (policy_file_same(&id, &f->id))
+			return fd;
+	}
+	close(fd);
+	return host_why(why, -ESTALE, "%.160s: was written anew while it was looked at", f->path);
 }
 
 int policy_find(const char *name, const char *path, struct policy_file *ret, char *why)

@@ -237,7 +237,7 @@ int policy_instance_new(struct policy_module *m, const struct pcptune_shape *sha
 }
 
 int policy_instance_new_remote(struct policy_module *m, const struct pcptune_shape *shape,
-			       const int64_t *params, const void *state, size_t state_size,
+			       const int64_t *params, size_t state_size,
 			       struct policy_instance **ret, char *why)
 {
 	struct policy_instance *pi = NULL;
@@ -250,9 +250,13 @@ int policy_instance_new_remote(struct policy_module *m, const struct pcptune_sha
 		return r;
 	}
 	pi->remote_size = state_size;
-	memcpy(pi->state, state, state_size);
 	*ret = pi;
 	return 0;
+}
+
+void policy_instance_fetch(struct policy_instance *pi, const void *state)
+{
+	memcpy(pi->state, state, pi->remote_size);
 }
 
 void policy_instance_free(struct policy_instance *pi)
@@ -509,6 +513,5 @@ int policy_instance_take(struct policy_instance *pi, const struct pcptune_sample
 	memcpy(pi->d, reply->decision, sizeof(*pi->d));
 	n = pcptune_min_u32(pi->d->n_changes, pi->n);
 	memcpy(pi->changes, reply->changes, (size_t)n * pi->change_size);
-	memcpy(pi->state, reply->state, pi->remote_size);
 	return conclude(pi, s, check_answer(pi, reply->r, why), ret);
 }

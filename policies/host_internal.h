@@ -36,6 +36,12 @@ __attribute__((format(printf, 3, 4))) int host_why(char *why, int err, const cha
 int host_check_path(const char *real, char *why);
 /* Reads the descriptor's numbers from the file itself, before any of its code can run. */
 int host_check_elf(const char *real, char *why);
+/* Opens a file that was found, and is the same still; -ESTALE: it is not. Close-on-exec. */
+int host_open(const struct policy_file *f, char *why);
+/* The same file opened anew, as who we are now; -errno. */
+int host_reopen(int fd);
+/* As policy_load_file(), by a descriptor of host_open(), once in a process. */
+int host_load_fd(const struct policy_file *f, int fd, struct policy_module **ret, char *why);
 /* Segments of the loaded object that holds address; -ENOENT: no such object. */
 int host_image_of(const void *address, struct host_image *ret);
 /* The descriptor but for its functions; file_name: what its name must be. */

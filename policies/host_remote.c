@@ -36,18 +36,42 @@ struct remote {
 	struct policy_instance *pi; /* until it is taken */
 	uint64_t cpu_us;	    /* at the last question */
 	int answer;		    /* what decide() gave back */
+	int filter;		    /* 0, or why its process has no filter of system calls */
 };
 
 /* ---- the process ---- */
 
+/* What a run-time library needs to be told. What else is in our environment is not for a policy. */
+static bool passes(const char *variable)
+{
+	static const char *const prefix[] = {
+		"LD_LIBRARY_PATH=", "LC_ALL=", "ASAN_", "LSAN_", "TSAN_", "UBSAN_"};
+
+	for (size_t i = 0; i < sizeof(prefix) / sizeof(prefix[0]); i++)
+		if (strncmp(variable, prefix[i], strlen(prefix[i])) == 0)
+			return true;
+	return false;
+}
+
+static void environment(char **ret, size_t room)
+{
+	size_t n = 0;
+
+	for (char **e = environ; *e && n + 1 < room; e++)
+		if (passes(*e))
+			ret[n++] = *e;
+	ret[n] = NULL;
+}
+
 static int spawn(int fd, pid_t *ret)
 {
-	char *argv[] = {(char[]){"pcptuned"}, (char[]){REMOTE_ARGUMENT}, NULL};
+	char *argv[] = {(char[]){"pcptuned"}, (char[]){REMOTE_ARGUMENT}, NULL}, *env[16];
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
 	sigset_t all, none;
 	int r;
 
+	environment(env, sizeof(env) / sizeof(env[0]));
 	sigfillset(&all);
 	sigemptyset(&none);
 	posix_spawn_file_actions_init(&files);
@@ -60,7 +84,7 @@ static int spawn(int fd, pid_t *ret)
 	for (int i = 0; !r && i < WIRE_FD; i++)
 		r = posix_spawn_file_actions_addopen(&files, i, "/dev/null", O_RDWR, 0);
 	if (!r)
-		r = posix_spawn(ret, "/proc/self/exe", &files, &attr, argv, environ);
+		r = posix_spawn(ret, "/proc/self/exe", &files, &attr, argv, env);
 	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&files);
 	return -r;
@@ -170,6 +194,11 @@ void remote_collected(struct remote *r)
 	r->pid = 0;
 }
 
+int remote_filter(const struct remote *r)
+{
+	return r->filter;
+}
+
 struct policy_module *remote_module(const struct remote *r)
 {
 	return r->module;
@@ -191,6 +220,7 @@ static enum remote_event on_hello(struct remote *r, const struct wire_hello *m, 
 	if (wire_unpack(m->image, len - offsetof(struct wire_hello, image), r->file.name, &desc,
 			why))
 		return REMOTE_BROKEN;
+	r->filter = m->head.r;
 	r->module = host_module_remote(desc, &r->file);
 	if (r->module)
 		return REMOTE_LOADED;
@@ -242,8 +272,8 @@ static enum remote_event on_sized(struct remote *r, const struct wire_sized *m, 
 
 static enum remote_event on_ready(struct remote *r, char *why)
 {
-	int e = policy_instance_new_remote(r->module, &r->shape, r->params, r->area + r->at.state,
-					   r->state_size, &r->pi, why);
+	int e = policy_instance_new_remote(r->module, &r->shape, r->params, r->state_size, &r->pi,
+					   why);
 
 	return e ? REMOTE_REFUSED : REMOTE_READY;
 }
@@ -338,7 +368,12 @@ int remote_take(struct remote *r, struct policy_instance *pi, const struct pcptu
 		struct host_answer *ret, char *why)
 {
 	const struct policy_reply reply = {r->answer, r->area + r->at.decision,
-					   r->area + r->at.changes, r->area + r->at.state};
+					   r->area + r->at.changes};
 
 	return policy_instance_take(pi, s, &reply, ret, why);
+}
+
+void remote_fetch_state(const struct remote *r, struct policy_instance *pi)
+{
+	policy_instance_fetch(pi, r->area + r->at.state);
 }

@@ -44,6 +44,8 @@ uint64_t remote_cpu_us(const struct remote *r);
 /* Takes in what has come. Never waits. */
 enum remote_event remote_read(struct remote *r, char *why);
 
+/* After REMOTE_LOADED: 0, or -errno: its process has no filter of system calls, and why. */
+int remote_filter(const struct remote *r);
 /* Of the policy; lives as long as a reference to it. NULL before REMOTE_LOADED. */
 struct policy_module *remote_module(const struct remote *r);
 /* After REMOTE_LOADED: makes an instance. m: the module to make it of, the remote's or its equal. */
@@ -56,5 +58,10 @@ int remote_ask(struct remote *r, const struct pcptune_sample *s, char *why);
 /* After REMOTE_ANSWER: as policy_instance_decide() about the s that was asked about. */
 int remote_take(struct remote *r, struct policy_instance *pi, const struct pcptune_sample *s,
 		struct host_answer *ret, char *why);
+/*
+ * The state stays with the process until somebody wants it: this copies it into pi. Between
+ * remote_take() and remote_ask(), when nobody should be writing into it.
+ */
+void remote_fetch_state(const struct remote *r, struct policy_instance *pi);
 
 #endif

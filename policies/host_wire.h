@@ -38,7 +38,7 @@ enum wire_type {
 
 struct wire_head {
 	uint32_t type;
-	int32_t r; /* 0 or -errno */
+	int32_t r; /* 0 or -errno; of HELLO: 0, or why there is no filter of system calls */
 };
 
 struct wire_open {

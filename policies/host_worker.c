@@ -2,14 +2,11 @@
 /*
  * The process of one foreign policy: loads it, makes one instance, answers samples.
  *
- * This contains mistakes, not malice: workers of one user can signal each other, and one of a
- * daemon that is not root can do to it what its user can. Who may write a policy's file is trusted.
- *
  * It is the daemon's program, started anew (host_remote.c), so that it shares nothing with the
- * daemon but a socket and the area of host_wire.h. Before code of the policy runs it has no
- * descriptor but these, can get no privilege, write no file, start no process or thread, dump no
- * core, take no more memory than it was told, and ends with the daemon. Where the daemon is root
- * the policy is loaded by root, who alone could have put it there, and runs as nobody.
+ * daemon but a socket and the area of host_wire.h. The file is found, checked and opened as who the
+ * daemon is; then the process gives up all that it could do (host_confine.c), and only then is the
+ * file loaded, by its descriptor, since loading runs constructors. So nobody's code runs as root,
+ * and what was checked is what is loaded. See docs/policies.md for what that contains and what not.
  *
  * The state lies in the area, so that the daemon has it for the log; a process that broke down
  * takes it along, and the next one begins anew: what a crash left behind may be what caused it.
@@ -17,22 +14,14 @@
  * Errors: a message, and the end. A policy that ends or hangs this process is the daemon's to see.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <grp.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "policies/host_confine.h"
 #include "policies/host_remote.h"
 #include "policies/host_wire.h"
-
-#define NOBODY	  65534u
-#define FILES_MAX 64u
 
 struct worker {
 	struct policy_module *module;
@@ -93,56 +82,49 @@ static size_t hear(void *buf, size_t room, int *ret_fd)
 	return n > 0 ? (size_t)n : 0;
 }
 
-/* ---- what it may do ---- */
+/* ---- the steps ---- */
 
-static void limit(int what, rlim_t value)
+/* Nobody may not read every file that root may. */
+static int check_readable(const struct policy_file *f, int fd, char *why)
 {
-	struct rlimit l = {value, value};
+	int again = host_reopen(fd);
 
-	setrlimit((__rlimit_resource_t)what, &l);
-}
-
-/* Sanitizers reserve more address space than there is; they are not held to it. */
-static void limit_memory(uint64_t more)
-{
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-	unsigned long pages = 0;
-	FILE *f = fopen("/proc/self/statm", "re");
-
-	if (f) {
-		if (fscanf(f, "%lu", &pages) != 1)
-			pages = 0;
-		fclose(f);
-	}
-	limit(RLIMIT_AS, (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more);
-#else
-	(void)more;
-#endif
-}
-
-static void confine(uint64_t memory)
-{
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	limit(RLIMIT_CORE, 0);
-	limit(RLIMIT_FSIZE, 0);
-	limit(RLIMIT_NPROC, 0);
-	limit(RLIMIT_NOFILE, FILES_MAX);
-	limit_memory(memory);
-}
-
-static int leave_root(void)
-{
-	if (geteuid())
-		return 0;
-	if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
-	    setresuid(NOBODY, NOBODY, NOBODY))
-		return -errno;
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* forgotten with the user */
+	if (again < 0)
+		return host_why(why, again,
+				"%.150s: %s for the user that its process runs as; right is a mode "
+				"like 0755",
+				f->path, strerror(-again));
+	close(again);
 	return 0;
 }
 
-/* ---- the steps ---- */
+/* From here on nothing comes back. ret_filter: 0, or why there is no filter of system calls. */
+static int load(struct worker *w, const char *name, uint64_t memory, int *ret_filter, char *why)
+{
+	struct policy_file f;
+	int r, fd;
+
+	confine_limits(memory);
+	r = policy_find(name, NULL, &f, why);
+	if (r)
+		return r;
+	fd = host_open(&f, why);
+	if (fd < 0)
+		return fd;
+	r = confine_user();
+	if (r)
+		host_why(why, r, "the process of a policy can not give up being root");
+	else
+		r = check_readable(&f, fd, why);
+	if (!r) {
+		*ret_filter = confine_calls(CONFINE_LOADING);
+		r = host_load_fd(&f, fd, &w->module, why);
+	}
+	close(fd);
+	if (!r && !*ret_filter)
+		*ret_filter = confine_calls(CONFINE_RUNNING);
+	return r;
+}
 
 static int open_policy(struct worker *w, const struct wire_open *m)
 {
@@ -152,13 +134,9 @@ static int open_policy(struct worker *w, const struct wire_open *m)
 	int r;
 
 	snprintf(file, sizeof(file), "%.*s", (int)sizeof(m->file) - 1, m->file);
-	confine(m->memory);
-	r = policy_load(file, NULL, &w->module, why);
+	r = load(w, file, m->memory, &hello.head.r, why);
 	if (r)
 		return refuse(r, why);
-	r = leave_root();
-	if (r)
-		return refuse(r, "the process of a policy can not give up being root");
 	w->desc = policy_desc(w->module);
 	r = wire_pack(w->module, hello.image, sizeof(hello.image), &len);
 	if (r)

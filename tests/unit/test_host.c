@@ -166,6 +166,34 @@ static void test_written_anew(void **state)
 		policy_unref(m[i]);
 }
 
+/* What was checked is what is loaded, whatever lies at its path by then. */
+static void test_by_descriptor(void **state)
+{
+	struct policy_module *m = NULL;
+	struct policy_file f;
+	char why[POLICY_WHY] = "", path[PATH_MAX];
+	int fd;
+
+	(void)state;
+	assert_int_equal(policy_find("static", dir, &f, why), 0);
+	fd = host_open(&f, why);
+	assert_true(fd >= 0);
+	put_file("static.so", "#!/bin/sh\nexit 0\n", 17, 0755);
+	assert_int_equal(host_load_fd(&f, fd, &m, why), 0);
+	assert_string_equal(policy_desc(m)->name, "static");
+	assert_int_equal(host_open(&f, why), -ESTALE);
+	assert_non_null(strstr(why, "written anew"));
+	snprintf(path, sizeof(path), "%s/static.so", dir);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink(policy_file(m), path), 0);
+	assert_int_equal(host_open(&f, why), -ELOOP);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(host_open(&f, why), -ENOENT);
+	put_file("static.so", good, good_size, 0755);
+	policy_unref(m);
+	close(fd);
+}
+
 static void test_names(void **state)
 {
 	(void)state;
@@ -519,13 +547,21 @@ static void test_rows(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_load),	      cmocka_unit_test(test_symbols_stay_inside),
-		cmocka_unit_test(test_foreign),	      cmocka_unit_test(test_written_anew),
-		cmocka_unit_test(test_names),	      cmocka_unit_test(test_modes),
-		cmocka_unit_test(test_owner),	      cmocka_unit_test(test_kind_of_file),
-		cmocka_unit_test(test_search_path),   cmocka_unit_test(test_sizes_in_file),
-		cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_descriptor),
-		cmocka_unit_test(test_rows),	      cmocka_unit_test(test_refused_is_not_loaded),
+		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_symbols_stay_inside),
+		cmocka_unit_test(test_foreign),
+		cmocka_unit_test(test_written_anew),
+		cmocka_unit_test(test_by_descriptor),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_modes),
+		cmocka_unit_test(test_owner),
+		cmocka_unit_test(test_kind_of_file),
+		cmocka_unit_test(test_search_path),
+		cmocka_unit_test(test_sizes_in_file),
+		cmocka_unit_test(test_damaged_files),
+		cmocka_unit_test(test_descriptor),
+		cmocka_unit_test(test_rows),
+		cmocka_unit_test(test_refused_is_not_loaded),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -97,7 +97,9 @@ static void put(struct target *t, const struct choice *c, struct policy_instance
 	journal_assignment(t->d->journal, t);
 }
 
-static int assign_here(struct target *t, const struct choice *c, bool by_operator, char *why)
+/* What is on its way is cancelled, but for `meanwhile`, where c only has the target until then. */
+static int assign_here(struct target *t, const struct choice *c, bool by_operator, bool meanwhile,
+		       char *why)
 {
 	struct policy_instance *pi;
 	struct pcptune_shape shape;
@@ -110,7 +112,8 @@ static int assign_here(struct target *t, const struct choice *c, bool by_operato
 	target_shape(t, t->d->config, &shape);
 	r = policy_instance_new(own.module, &shape, own.params, &pi, why);
 	if (!r) {
-		assign_cancel(t, "another policy was chosen meanwhile");
+		if (!meanwhile)
+			assign_cancel(t, "another policy was chosen meanwhile");
 		put(t, &own, pi, &shape, by_operator, false);
 	}
 	choice_clear(&own);
@@ -411,6 +414,7 @@ void assign_back(struct target *t)
 {
 	struct choice c = {0};
 	char why[POLICY_WHY], text[sizeof(t->policy_why)];
+	bool chosen = t->starting != NULL; /* since then, and it is not ours to cancel */
 	int r = -ENOENT;
 
 	t->go_back = false;
@@ -422,8 +426,10 @@ void assign_back(struct target *t)
 	t->canary = false;
 	choice_clear(&t->previous);
 	if (c.module && policy_remote(c.module))
-		fall_back(t, text, true);
-	if (c.module)
+		r = fall_back(t, text, true);
+	if (c.module && !policy_remote(c.module))
+		r = assign_here(t, &c, t->previous_by_operator, chosen, why);
+	else if (c.module && !chosen)
 		r = assign(t, &c, t->previous_by_operator, why);
 	if (r < 0)
 		fall_back(t, text, false);
@@ -449,7 +455,7 @@ int assign_renew(struct target *t, char *why)
 			policy_unref(m);
 		}
 		if (!r)
-			r = assign_here(t, &c, t->by_operator, why);
+			r = assign_here(t, &c, t->by_operator, false, why);
 	}
 	choice_clear(&c);
 	return r < 0 ? r : 1;
@@ -461,7 +467,7 @@ int assign(struct target *t, const struct choice *c, bool by_operator, char *why
 	int r;
 
 	if (!policy_remote(c->module))
-		return assign_here(t, c, by_operator, why);
+		return assign_here(t, c, by_operator, false, why);
 	r = restart(t, c, by_operator, 0, why);
 	if (!r || !first)
 		return r;

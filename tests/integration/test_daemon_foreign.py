@@ -298,7 +298,7 @@ def a_canary_of_a_foreign_policy_spreads():
         wait_for(lambda: highs() == [20000] * 4 or over() > before, 30)
         if highs() == [20000] * 4:
             break
-        wait_for(lambda: highs() == [600] * 4, 30)
+        d.target("page_fault1", policy="static", policy_state="running")
     wait_for(lambda: highs() == [20000] * 4)
     d.target("page_fault1", policy="good", policy_state="running")
     assert d.sql("SELECT * FROM event WHERE kind = 'canary-spreads'")

@@ -145,4 +145,31 @@ def a_canary_goes_back_to_a_foreign_policy_once():
     end(d, where)
 
 
+@test
+def what_was_chosen_while_a_canary_goes_back_is_not_cancelled_by_it():
+    where, d = with_slow(("good", EVERY_CPU, 20000), ms=1500, interval_ms=50, canary={"ms": 1000},
+                         default={"policy": "good"})
+    p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "4", "-m", "16", "-s", "120"],
+              env={"PCPTUNE_SOCKET": d.socket, "PCPALLOC_CPUS": "4"}, stdout=subprocess.DEVNULL)
+    d.target("page_fault1", policy="good", policy_state="running")
+
+    def ends():
+        return d.sql("SELECT count(*) FROM event WHERE kind IN "
+                     "('canary-worse', 'canary-no-better')")[0][0]
+    for before, comes in enumerate(("good", "contention")):
+        d.ctl("policy", target="page_fault1", policy=comes)
+        time.sleep(1)
+        d.ctl("policy", target="page_fault1", policy="static",
+              params={"high": 100, "rules": "gx", "canary_permille": 500})
+        wait_for(lambda: ends() > before, 30)
+        assert d.ctl("policy", target="page_fault1", policy="slow")["state"] == "running"
+        wait_for(lambda: policies(d)[-1] == "slow")
+        # one of ours is back until then; for another, static stands in
+        assert policies(d)[-2] == ("static" if comes == "good" else comes), policies(d)
+    wait_for(lambda: len(children(d)) == 1)
+    p.kill()
+    p.wait()
+    end(d, where)
+
+
 main()

@@ -179,8 +179,6 @@ static inline uint32_t pcpa_hold_most(const struct pcptune_pcp *p)
 
 /* The caller's try for pcp.lock; nothing is stopped. */
 bool pcpa_pcp_enter(struct pcptune_cpu_block *b);
-/* First use of a CPU, pcp.lock held. */
-void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone);
 /* Locked lists: where a pop and a push look closer, set for the lists as they are. */
 void pcpa_pcp_edges(struct pcptune_cpu_block *b);
 void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause);
@@ -188,6 +186,16 @@ void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 			    bool busy);
 void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
 			  unsigned order, bool busy);
+
+/* ---- pcp_values.c ---- */
+
+/* First use of a CPU, pcp.lock held. */
+void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone);
+/*
+ * Places for lists that were refused some, pcp.lock held: asked for again, but of all CPUs once a
+ * second at most. false: there are none yet.
+ */
+bool pcpa_pcp_begin_again(struct pcptune_cpu_block *b, uint32_t zone);
 
 /* ---- pcp_sections.c ---- */
 
@@ -206,13 +214,16 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 /* pcpa_pcp_drain() of these lists. */
 void pcpa_sections_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
 			 uint64_t pages, enum pcpa_cause cause, enum pcpa_path path);
+/* In the child of a fork, stopped: what was seen of the words begins at zero with them. */
+void pcpa_sections_restart(struct pcptune_cpu_block *b);
+
+/* ---- rings.c ---- */
+
 /* First use of a CPU: rings, and high_limit. */
 void pcpa_sections_begin(struct pcptune_cpu_block *b, uint32_t high_limit);
 /* In the child of a fork, stopped: blocks to where they belong when the head is position 0. */
 void pcpa_sections_begin_at_zero(struct pcptune_list *l);
 /* Turns a ring of n places (a power of two) so that place i holds what i + by did. */
 void pcpa_ring_turn(uint64_t *ring, uint32_t n, uint32_t by);
-/* In the child of a fork, stopped: what was seen of the words begins at zero with them. */
-void pcpa_sections_restart(struct pcptune_cpu_block *b);
 
 #endif

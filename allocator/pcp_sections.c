@@ -26,9 +26,9 @@
  * What the rules want to know of each operation follows from the words: how many allocations and
  * frees there were since the last slow path. Of their order it is known how many frees of a list
  * came after its last allocation. The earlier ones are taken to have been before all of these.
- * Differences to locked lists: consecutive high-order frees are noticed when a list of such an
- * order has grown by a batch, and by the last free of the run not being of another order; a change
- * of the zone's state is seen at the next slow path.
+ * Differences to locked lists: consecutive high-order frees are noticed when a list of such an order
+ * has no room, and it is taken from numbers whether the free before was one; a change of the zone's
+ * state is seen at the next slow path.
  *
  * Stops. The band tracker wants to know when a list leaves its window (track.h): above, that is one
  * more reason for a bound; below, a place is emptied, and its block kept in `held`. What looks at
@@ -40,7 +40,6 @@
  * callback, and the free is undone in the counters.
  */
 #include <errno.h>
-#include <sys/mman.h>
 
 #include "allocator/agent.h"
 #include "allocator/bulk_free.h"
@@ -63,15 +62,18 @@ static uint32_t run_of(const struct pcptune_list *l)
 	return ((uint32_t)pcpa_get(&l->word) - pcpa_get(&l->mark)) & (uint32_t)PCPTUNE_WORD_MASK;
 }
 
-/* What moved since the last look: blocks, and pages freed that no allocation followed, or one did. */
+/* What moved since the last look, in blocks; `late` and `early` are pages. */
 struct moves {
-	uint32_t allocs, frees, late, early;
+	uint32_t allocs, frees;
+	uint32_t high;	/* the frees of orders 1 to 3 */
+	uint32_t late;	/* freed, and no allocation followed */
+	uint32_t early; /* freed before that */
 };
 
 static inline struct moves moves_seen(struct pcptune_cpu_block *b)
 {
 	struct pcpa_words *w = pcpa_words(b);
-	struct moves m = {0, 0, 0, 0};
+	struct moves m = {0, 0, 0, 0, 0};
 	uint64_t seen = w->seen;
 
 	PCPA_FOR_EACH_USED (i, b) {
@@ -82,6 +84,8 @@ static inline struct moves moves_seen(struct pcptune_cpu_block *b)
 		n = freed - w->freed[i];
 		if (!n)
 			continue;
+		if (i && pcpa_list_orders[i] <= PCPTUNE_COSTLY_ORDER)
+			m.high += n;
 		run = pcptune_min_u32(n, run_of(&b->list[i]));
 		m.late += run << pcpa_list_orders[i];
 		m.early += (n - run) << pcpa_list_orders[i];
@@ -104,7 +108,7 @@ static void look_at_count(struct pcptune_cpu_block *b)
 }
 
 /* What each free and each allocation since the last look would have done to the rules' state. */
-static void look(struct pcptune_cpu_block *b)
+static struct moves look(struct pcptune_cpu_block *b)
 {
 	struct pcptune_pcp *p = &b->pcp;
 	struct pcpa_words *w = pcpa_words(b);
@@ -125,6 +129,7 @@ static void look(struct pcptune_cpu_block *b)
 	if (traits & PCPTUNE_RT_COUNT_MIN)
 		look_at_count(b);
 	w->calm_seen = calm;
+	return m;
 }
 
 void pcpa_sections_ask(struct pcptune_cpu_block *b)
@@ -569,75 +574,6 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	__atomic_store_n(&pcpa_words(b)->sections, 0, __ATOMIC_RELEASE);
 }
 
-/* ---- rings ---- */
-
-void pcpa_sections_begin(struct pcptune_cpu_block *b, uint32_t high_limit)
-{
-	const struct pcpa_zone *z = pcpa_zone_of_block(b);
-
-	pcpa_put(&b->pcp.high_limit,
-		 pcpa_rings_map(b) ? pcptune_min_u32(high_limit, PCPA_RING_ROOM) : 0);
-
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		struct pcptune_list *l = &b->list[i];
-
-		l->reserved = l->limit ? l->limit - 1 : 0;
-		l->bound = (uint32_t)l->tail & l->reserved;
-		l->base = z->base;
-		l->end = z->n_pages;
-		l->pages = (uintptr_t)z->pages;
-		l->mark = 0;
-	}
-	pcpa_rseq_show(b);
-}
-
-static void reverse(uint64_t *v, uint32_t n)
-{
-	for (uint32_t i = 0; i < n / 2; i++) {
-		uint64_t kept = v[i];
-
-		v[i] = v[n - 1 - i];
-		v[n - 1 - i] = kept;
-	}
-}
-
-void pcpa_ring_turn(uint64_t *ring, uint32_t n, uint32_t by)
-{
-	by &= n - 1;
-	reverse(ring, by);
-	reverse(ring + by, n - by);
-	reverse(ring, n);
-}
-
-/* By a copy, since to turn a ring touches all of it; but when there is no memory, we turn. */
-static void move_blocks(struct pcptune_list *l, uint32_t n, uint32_t by)
-{
-	uint64_t tail = (uint64_t)l->tail, *copy;
-
-	copy = mmap(NULL, n * sizeof(*copy), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-		    -1, 0);
-	if (copy == MAP_FAILED) {
-		pcpa_ring_turn((uint64_t *)(uintptr_t)l->private_ring, l->limit, by);
-		return;
-	}
-	for (uint32_t i = 0; i < n; i++)
-		copy[i] = *pcpa_ring_slot(l, tail + i);
-	for (uint32_t i = 0; i < n; i++)
-		*pcpa_ring_slot(l, (uint64_t)i - n) = copy[i];
-	munmap(copy, n * sizeof(*copy));
-}
-
-void pcpa_sections_begin_at_zero(struct pcptune_list *l)
-{
-	uint32_t n = pcpa_list_count(l), by = (uint32_t)pcpa_list_net(l);
-
-	if (!l->limit || !(by & l->reserved))
-		return;
-	if (n)
-		move_blocks(l, n, by);
-	*pcpa_ring_slot(l, (uint64_t)0 - n - 1) = 0;
-}
-
 /* Places of a list from a position on. */
 static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t position)
 {
@@ -791,7 +727,8 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
 	/* lost: no section would find what comes in */
-	if (!l->limit || pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_LOST)
+	if (pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_LOST ||
+	    (!l->limit && !pcpa_pcp_begin_again(b, z->id)))
 		return false;
 	if (pcpa_list_count(l)) {
 		track_on(b, t, list);
@@ -885,6 +822,20 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 
 /* ---- free ---- */
 
+/*
+ * Was the free before this one of orders 1 to 3? None since the last look: the rules were told of
+ * that one. All or none of them were: so was it. Else the more frequent ones are taken for it.
+ */
+static void set_previous(struct pcptune_rule_state *s, const struct moves *m)
+{
+	if (!m->frees)
+		return;
+	if (2 * m->high > m->frees)
+		s->flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
+	else
+		s->flags &= ~PCPTUNE_RF_PREV_HIGH_ORDER;
+}
+
 /* With pcp.lock held: what the rules say of one more block, and room for it. false: to the zone. */
 static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 		      unsigned order)
@@ -892,12 +843,14 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 	struct pcptune_track *t = pcpa_track_of(b);
 	struct pcptune_rule_state s;
 	uint32_t count, pages, size = 1u << order;
-	bool fired, counts;
+	struct moves moves;
+	bool fired;
 
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
-	if (!b->list[list].limit || pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_LOST ||
-	    !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
+	if (pcpa_get(&pcpa_words(b)->stop) & PCPA_STOP_LOST ||
+	    !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order) ||
+	    (!b->list[list].limit && !pcpa_pcp_begin_again(b, z->id)))
 		return false;
 	if (pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list])) {
 		/*
@@ -907,16 +860,13 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		track_on(b, t, list);
 		return true;
 	}
-	look(b);
+	moves = look(b);
 	count = (uint32_t)pcpa_pcp_pages(b);
 	pcpa_state_load(&b->pcp, &s);
-	/* the list grew by a batch: the free before this one was of its order, too */
-	counts = pcptune_rules_traits(s.rules) & PCPTUNE_RT_FREE_COUNT;
-	if (order && order <= PCPTUNE_COSTLY_ORDER && (!counts || s.free_count >= size))
-		s.flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
+	set_previous(&s, &moves);
 	pages = pcptune_rules_free(&s, order, count + size, pcpa_get(&z->state), &fired);
 	/* the push will count itself */
-	if (counts)
+	if (pcptune_rules_traits(s.rules) & PCPTUNE_RT_FREE_COUNT)
 		s.free_count = pcptune_sub0_u32(s.free_count, size);
 	pcpa_state_store(&b->pcp, &s);
 	if (pages) {

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "allocator/heap.h"
+#include "allocator/pcp_private.h"
 #include "allocator/rings.h"
 
 static uintptr_t page_size(void)
@@ -111,4 +111,73 @@ bool pcpa_rings_possible(void)
 		munmap(twin, size);
 	errno = saved;
 	return twin != MAP_FAILED;
+}
+
+/* ---- what they hold ---- */
+
+void pcpa_sections_begin(struct pcptune_cpu_block *b, uint32_t high_limit)
+{
+	const struct pcpa_zone *z = pcpa_zone_of_block(b);
+
+	pcpa_put(&b->pcp.high_limit,
+		 pcpa_rings_map(b) ? pcptune_min_u32(high_limit, PCPA_RING_ROOM) : 0);
+
+	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
+		struct pcptune_list *l = &b->list[i];
+
+		l->reserved = l->limit ? l->limit - 1 : 0;
+		l->bound = (uint32_t)l->tail & l->reserved;
+		l->base = z->base;
+		l->end = z->n_pages;
+		l->pages = (uintptr_t)z->pages;
+		l->mark = 0;
+	}
+	pcpa_rseq_show(b);
+}
+
+static void reverse(uint64_t *v, uint32_t n)
+{
+	for (uint32_t i = 0; i < n / 2; i++) {
+		uint64_t kept = v[i];
+
+		v[i] = v[n - 1 - i];
+		v[n - 1 - i] = kept;
+	}
+}
+
+void pcpa_ring_turn(uint64_t *ring, uint32_t n, uint32_t by)
+{
+	by &= n - 1;
+	reverse(ring, by);
+	reverse(ring + by, n - by);
+	reverse(ring, n);
+}
+
+/* By a copy, since to turn a ring touches all of it; but when there is no memory, we turn. */
+static void move_blocks(struct pcptune_list *l, uint32_t n, uint32_t by)
+{
+	uint64_t tail = (uint64_t)l->tail, *copy;
+
+	copy = mmap(NULL, n * sizeof(*copy), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		    -1, 0);
+	if (copy == MAP_FAILED) {
+		pcpa_ring_turn((uint64_t *)(uintptr_t)l->private_ring, l->limit, by);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		copy[i] = *pcpa_ring_slot(l, tail + i);
+	for (uint32_t i = 0; i < n; i++)
+		*pcpa_ring_slot(l, (uint64_t)i - n) = copy[i];
+	munmap(copy, n * sizeof(*copy));
+}
+
+void pcpa_sections_begin_at_zero(struct pcptune_list *l)
+{
+	uint32_t n = pcpa_list_count(l), by = (uint32_t)pcpa_list_net(l);
+
+	if (!l->limit || !(by & l->reserved))
+		return;
+	if (n)
+		move_blocks(l, n, by);
+	*pcpa_ring_slot(l, (uint64_t)0 - n - 1) = 0;
 }

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The slow paths of lists served by sections: what the rules are told of frees that nobody counted
+ * one by one, and what becomes of a CPU whose places were refused.
+ */
+#include <setjmp.h>
+#include <stdint.h>
+#include "alloc_child.h"
+#include <cmocka.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include <pcptune/rules.h>
+
+#include "allocator/pcp_private.h"
+#include "allocator/rings.h"
+
+/* Nobody else's frees come in between, and the lists are those of one CPU. */
+static void stay_here(void)
+{
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
+}
+
+static struct pcptune_cpu_block *lists(void)
+{
+	return pcpa_cpu_block(0, pcpa_cpu_slot());
+}
+
+static void need_sections(void)
+{
+#ifdef PCPA_RSEQ
+	if (pcpa_rseq_why_not())
+		skip();
+#else
+	skip();
+#endif
+}
+
+static void *taken(unsigned order)
+{
+	void *block = pcpa_alloc(order);
+
+	CHECK(block);
+	return block;
+}
+
+/* ---- consecutive frees of high orders ---- */
+
+#define PAGES  4000
+#define BLOCKS 64
+
+static void *page[PAGES], *block[BLOCKS];
+
+static void take_all(void)
+{
+	for (int i = 0; i < PAGES; i++)
+		page[i] = taken(0);
+	for (int i = 0; i < BLOCKS; i++)
+		block[i] = taken(1);
+}
+
+/* Long runs of pages that drain again and again, and between them now and then a block. */
+static void single_blocks(void)
+{
+	int at = 0;
+
+	for (int i = 0; i < BLOCKS / 2; i++) {
+		for (int n = 0; n < PAGES / (BLOCKS / 2); n++)
+			pcpa_free(page[at++], 0);
+		pcpa_free(block[i], 1);
+	}
+}
+
+/* The rest of them in a row: more than a batch. */
+static void blocks_in_a_row(void)
+{
+	for (int i = BLOCKS / 2; i < BLOCKS; i++)
+		pcpa_free(block[i], 1);
+}
+
+static uint64_t free_high(void)
+{
+	return lists()->zctr.free_high;
+}
+
+static void high_orders(bool single_ones_drain)
+{
+	stay_here();
+	pcpa_free(taken(0), 0);
+	CHECK(pcpa_by_sections(lists()));
+	CHECK(pcpa_set_limits(400, 400, 400, 31) == 0);
+	take_all();
+	CHECK(free_high() == 0);
+	single_blocks();
+	CHECK((free_high() > 0) == single_ones_drain);
+	blocks_in_a_row();
+	CHECK(free_high() > 0);
+	CHECK_AUDIT();
+}
+
+static void any_one_child(void)
+{
+	high_orders(true);
+}
+
+static void second_one_child(void)
+{
+	high_orders(false);
+}
+
+/* g3 drains when one is freed in a run, p1 and later when the one before was such a one, too. */
+static void second_block_in_a_row(void **state)
+{
+	static const char *const rules[] = {"PCPALLOC_RULES=p1", "PCPALLOC_RULES=p3",
+					    "PCPALLOC_RULES=p5"};
+
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(any_one_child, SETTINGS("PCPALLOC_RULES=g3", "PCPALLOC_AGENT=0",
+							  "PCPALLOC_MODE=rseq")),
+			 0);
+	for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++)
+		assert_int_equal(in_child(second_one_child, SETTINGS(rules[i], "PCPALLOC_AGENT=0",
+								     "PCPALLOC_MODE=rseq")),
+				 0);
+}
+
+/* ---- places that are refused ---- */
+
+static rlim_t mapped(void)
+{
+	unsigned long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	CHECK(f && fscanf(f, "%lu", &pages) == 1);
+	fclose(f);
+	return (rlim_t)pages * (rlim_t)getpagesize();
+}
+
+/* No more than `more` bytes of address space beyond what there is. */
+static void allow(rlim_t more)
+{
+	struct rlimit limit;
+
+	CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+	limit.rlim_cur = more == RLIM_INFINITY ? limit.rlim_max : mapped() + more;
+	CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
+/* What `more` leaves room for. */
+static rlim_t nothing(void)
+{
+	return 0;
+}
+
+static rlim_t rings_alone(void)
+{
+	rlim_t size = (rlim_t)getpagesize();
+
+	/* and not a page to map a line a second time */
+	return (PCPTUNE_N_LISTS * PCPA_RING_PART + size - 1) & ~(size - 1);
+}
+
+#define KEPT 500
+static void *kept[KEPT];
+
+/* Everything goes to the zone, and comes from there. */
+static void without_places(void)
+{
+	const struct pcptune_cpu_block *b = lists();
+
+	CHECK(!pcpa_pcp_ready(b));
+	for (int i = 0; i < KEPT; i++)
+		kept[i] = taken(0);
+	for (unsigned order = 0; order < 4; order++)
+		pcpa_free(taken(order), order);
+	CHECK(pcpa_pcp_ready(b) && b->pcp.high_limit == 0 && b->pcp.high == 0);
+	CHECK(b->zctr.alloc_direct >= KEPT && pcpa_pcp_pages(b) == 0);
+}
+
+/* Once a second it is asked for; who never does so runs into the alarm. */
+static void frees_get_places(void)
+{
+	struct timespec rest = {0, 20000000};
+
+	for (int i = 0; i < KEPT; i++) {
+		pcpa_free(kept[i], 0);
+		if (!lists()->list[0].limit)
+			nanosleep(&rest, NULL);
+	}
+	CHECK(lists()->list[0].limit);
+}
+
+static void allocations_get_places(void)
+{
+	struct timespec rest = {0, 20000000};
+
+	while (!lists()->list[0].limit) {
+		/* no free is to do it */
+		taken(0);
+		nanosleep(&rest, NULL);
+	}
+	for (int i = 0; i < KEPT; i++)
+		pcpa_free(kept[i], 0);
+}
+
+static void serves(void)
+{
+	const struct pcptune_cpu_block *b = lists();
+	uint64_t direct = b->zctr.alloc_direct;
+
+	for (unsigned i = 0; i < 1000; i++)
+		pcpa_free(taken(i % 4), i % 4);
+	CHECK(b->zctr.alloc_direct == direct && b->pcp.high_limit > 0);
+	CHECK(b->pcp.high == 300 && pcpa_pcp_pages(b) > 0);
+	CHECK_AUDIT();
+}
+
+static void refused(rlim_t (*more)(void), void (*again)(void))
+{
+	stay_here();
+	/* the heap is there, and no list was used */
+	pcpa_free(taken(4), 4);
+	allow(more());
+	without_places();
+	/* nor a second later */
+	sleep(1);
+	pcpa_free(taken(0), 0);
+	CHECK(lists()->list[0].limit == 0);
+	CHECK_AUDIT();
+	allow(RLIM_INFINITY);
+	again();
+	serves();
+}
+
+static void by_allocations(void)
+{
+	refused(nothing, allocations_get_places);
+}
+
+static void by_frees(void)
+{
+	refused(nothing, frees_get_places);
+}
+
+static void without_twins(void)
+{
+	refused(rings_alone, allocations_get_places);
+	CHECK(pcpa_by_sections(lists()) && pcpa_rings_mapped(lists()));
+}
+
+static void places_come_later(void **state)
+{
+	(void)state;
+#ifdef PCPA_SANITIZED
+	skip(); /* address space is not what it seems */
+#endif
+	for (int i = 0; i < 2; i++) {
+		const char *mode = i ? "PCPALLOC_MODE=locked" : "PCPALLOC_MODE=rseq";
+
+		assert_int_equal(in_child(by_allocations,
+					  SETTINGS(mode, "PCPALLOC_HIGH=300", "PCPALLOC_AGENT=0")),
+				 0);
+		assert_int_equal(
+			in_child(by_frees, SETTINGS(mode, "PCPALLOC_HIGH=300", "PCPALLOC_AGENT=0")),
+			0);
+	}
+}
+
+/* Rings can be had, but a line can not be mapped in front of them. */
+static void twins_come_later(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(without_twins, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_HIGH=300",
+							  "PCPALLOC_AGENT=0")),
+			 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(second_block_in_a_row),
+		cmocka_unit_test(places_come_later),
+		cmocka_unit_test(twins_come_later),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -30,6 +30,7 @@
 #include "allocator/agent.h"
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
+#include "allocator/events.h"
 #include "allocator/hold.h"
 #include "allocator/limits.h"
 #include "allocator/pcp.h"
@@ -282,11 +283,23 @@ static uint64_t sleep_ms(const struct look *l, bool pending, bool returned, enum
 	return least(ms, pcpa_attach_wait_ms());
 }
 
-static void sleep_on(uint32_t wake, uint64_t ms)
+static bool sleep_once(uint32_t wake, uint64_t ms)
 {
 	struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000 * MS)};
 
-	syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAIT, wake, &t, NULL, 0);
+	return !syscall(SYS_futex, &pcpa_heap.header->wake, FUTEX_WAIT, wake, &t, NULL, 0) ||
+	       errno != ETIMEDOUT;
+}
+
+/* Looks up now and then for who records us, without doing more often what else there is to do. */
+static void sleep_on(uint32_t wake, uint64_t ms)
+{
+	for (uint64_t left = ms, part; left; left -= part) {
+		pcpa_events_attend();
+		part = pcpa_events_joined() ? least(left, PCPA_EVENTS_MS) : left;
+		if (sleep_once(wake, part))
+			return;
+	}
 }
 
 /*

@@ -6,7 +6,8 @@
  * lives for a millisecond is counted. The reply is read by a later step. End of file means that
  * the daemon is gone: the same segment is offered again, after 1 s and then at up to 10 s. A
  * refusal is final for this socket: a new daemon makes a new one, and only
- * then is it worth to ask again.
+ * then is it worth to ask again. Once attached, the daemon may ask to record us (events.h); a
+ * message is looked at before it is taken, so that nothing but recvfrom() is called as a rule.
  *
  * All state is written under attach_lock; `state` may be read anywhere.
  */
@@ -19,6 +20,7 @@
 #include <sys/un.h>
 
 #include "allocator/agent.h"
+#include "allocator/events.h"
 #include "allocator/heap.h"
 #include "allocator/segment.h"
 
@@ -126,33 +128,18 @@ static void try_later(void)
 	enter(PCPA_ATTACH_NONE);
 }
 
-static int send_hello(int fd, int segment)
+static bool send_hello(int fd, int segment)
 {
 	struct pcptune_hello hello = {
 		.magic = PCPTUNE_WIRE_MAGIC,
 		.version = PCPTUNE_WIRE_VERSION,
 		.size = sizeof(hello),
 		.layout = PCPTUNE_SEG_LAYOUT,
-		.flags = was_attached ? PCPTUNE_HELLO_RECONNECT : 0,
+		.flags = PCPTUNE_HELLO_RECORDS | (was_attached ? PCPTUNE_HELLO_RECONNECT : 0),
 		.segment_size = pcpa_heap.segment_size,
 	};
-	union {
-		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = {0};
-	struct iovec data = {&hello, sizeof(hello)};
-	struct msghdr message = {
-		.msg_iov = &data,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control.space),
-	};
 
-	control.header.cmsg_len = CMSG_LEN(sizeof(int));
-	control.header.cmsg_level = SOL_SOCKET;
-	control.header.cmsg_type = SCM_RIGHTS;
-	memcpy(CMSG_DATA(&control.header), &segment, sizeof(segment));
-	return (int)syscall(SYS_sendmsg, fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return pcpa_fd_send(fd, &hello, sizeof(hello), segment);
 }
 
 /* A connected socket, kept. *ret_busy: somebody listens there, but has no room at the moment. */
@@ -163,7 +150,7 @@ static bool connect_to(const struct sockaddr_un *a, int segment, bool *ret_busy)
 
 	if (fd < 0)
 		return false;
-	if (syscall(SYS_connect, fd, a, sizeof(*a)) || send_hello(fd, segment) < 0) {
+	if (syscall(SYS_connect, fd, a, sizeof(*a)) || !send_hello(fd, segment)) {
 		*ret_busy |= errno == EAGAIN;
 		pcpa_sys_close(fd);
 		return false;
@@ -196,14 +183,14 @@ static void try_connect(void)
 }
 
 /* Bytes read, 0: end of file or the descriptor is no longer ours, -1: nothing yet. */
-static long receive(void *buffer, size_t size)
+static long receive(void *buffer, size_t size, int flags)
 {
 	int fd = pcpa_fd_use(&sock);
 	long n;
 
 	if (fd < 0)
 		return 0;
-	n = syscall(SYS_recvfrom, fd, buffer, size, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, NULL);
+	n = syscall(SYS_recvfrom, fd, buffer, size, flags | MSG_DONTWAIT, NULL, NULL);
 	if (n >= 0)
 		return n;
 	return errno == EAGAIN || errno == EINTR ? -1 : 0;
@@ -225,7 +212,7 @@ static bool socket_id(struct socket_id *ret_id)
 static void read_reply(void)
 {
 	struct pcptune_reply reply = {0};
-	long n = receive(&reply, sizeof(reply));
+	long n = receive(&reply, sizeof(reply), 0);
 
 	if (n < 0)
 		return;
@@ -248,15 +235,43 @@ static void read_reply(void)
 	enter(PCPA_ATTACH_REFUSED);
 }
 
+/* Does the daemon run as us or as root? It does, unless we were told to attach to another's. */
+static bool is_trusted(int fd)
+{
+	struct ucred who;
+	socklen_t len = sizeof(who);
+
+	return !syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &len) &&
+	       (!who.uid || who.uid == geteuid());
+}
+
+/* False: there was none to be had. */
+static bool take_request(void)
+{
+	struct pcptune_request request = {0};
+	int from = pcpa_fd_use(&sock), fd;
+	long n = from < 0 ? -1 : pcpa_fd_receive(from, &request, sizeof(request), &fd);
+
+	if (n < 0)
+		return false;
+	if (fd >= 0 && n == (long)sizeof(request) && request.magic == PCPTUNE_WIRE_MAGIC &&
+	    request.what == PCPTUNE_REQUEST_RECORD)
+		pcpa_events_join(fd, is_trusted(from) ? 0 : EPERM);
+	else if (fd >= 0)
+		pcpa_sys_close(fd);
+	return true;
+}
+
+/* Requests of the daemon, or its end. */
 static void check_end(void)
 {
-	char rest[64];
+	char byte;
 	long n;
 
 	do
-		n = receive(rest, sizeof(rest));
-	while (n > 0);
-	if (n < 0)
+		n = receive(&byte, 1, MSG_PEEK);
+	while (n > 0 && take_request());
+	if (n)
 		return;
 	pcpa_fd_drop(&sock);
 	try_later();

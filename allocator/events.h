@@ -12,7 +12,17 @@
 
 /* Offers rings to the recorder that the environment names, if any. Before the segment is made. */
 void pcpa_events_start(void);
-/* In the child of a fork: rings of its own, in the same place. */
+/*
+ * Begins for the recorder at the other end of a connected socket, which is taken over, or tells it
+ * why not: refuse is 0 or a reason to, a positive errno. The agent, attach_lock held.
+ */
+void pcpa_events_join(int fd, int refuse);
+/* Has that recorder gone? Then ends. The agent, attach_lock not held. */
+void pcpa_events_attend(void);
+/* Is pcpa_events_attend() to be called every PCPA_EVENTS_MS? */
+bool pcpa_events_joined(void);
+#define PCPA_EVENTS_MS 20u
+/* In the child of a fork, before its words begin at 0: rings of its own, or none. */
 void pcpa_events_renew(void);
 /* What the lists did since the last look; pcp.lock is held. */
 void pcpa_events_write(const struct pcptune_cpu_block *b);
@@ -23,7 +33,7 @@ void pcpa_events_wait(const struct pcptune_cpu_block *b);
 /* Before a slow path: its events need room. */
 static inline void pcpa_events_room(const struct pcptune_cpu_block *b)
 {
-	if (__builtin_expect(pcpa_heap.events != NULL, 0))
+	if (__builtin_expect(pcpa_get(&pcpa_heap.events) != NULL, 0))
 		pcpa_events_wait(b);
 }
 

@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "allocator/events.h"
@@ -108,6 +109,50 @@ void pcpa_fd_drop(struct pcpa_fd *f)
 	if (pcpa_fd_use(f) >= 0)
 		pcpa_sys_close(f->fd);
 	f->fd = -1;
+}
+
+union control {
+	struct cmsghdr header;
+	char space[CMSG_SPACE(sizeof(int))];
+};
+
+bool pcpa_fd_send(int to, const void *data, size_t size, int fd)
+{
+	union control control = {0};
+	struct iovec part = {(void *)(uintptr_t)data, size};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control.space),
+	};
+
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
+	return syscall(SYS_sendmsg, to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (long)size;
+}
+
+long pcpa_fd_receive(int from, void *data, size_t size, int *ret_fd)
+{
+	union control control = {0};
+	struct iovec part = {data, size};
+	struct msghdr message = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		/* room for one, not for two in the padding */
+		.msg_controllen = CMSG_LEN(sizeof(int)),
+	};
+	long n = syscall(SYS_recvmsg, from, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+
+	*ret_fd = -1;
+	if (n >= 0 && message.msg_controllen >= CMSG_LEN(sizeof(int)) &&
+	    control.header.cmsg_level == SOL_SOCKET && control.header.cmsg_type == SCM_RIGHTS &&
+	    control.header.cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(ret_fd, CMSG_DATA(&control.header), sizeof(*ret_fd));
+	return n;
 }
 
 int pcpa_segment_fd(void)
@@ -313,7 +358,8 @@ void pcpa_segment_renew(void)
 	h->flags |= PCPTUNE_SEG_FORKED;
 	write_identity(h);
 	memset(pcpa_heap.proc, 0, sizeof(*pcpa_heap.proc));
+	/* before the windows of the lists are laid, which are narrow where somebody records */
+	pcpa_events_renew();
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		reset_zone(pcpa_heap.zones[i].gauges, i);
-	pcpa_events_renew();
 }

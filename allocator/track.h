@@ -66,6 +66,8 @@ static inline struct pcpa_window pcpa_track_window(const struct pcptune_track *t
 
 /* First use of a CPU, and after a fork: at position 0, with the words as they are. */
 void pcpa_track_begin(struct pcptune_cpu_block *b);
+/* Other windows than before for all lists, which the caller has for himself until he lets go of them. */
+void pcpa_track_anew(struct pcptune_cpu_block *b);
 /* Takes the position of now. */
 void pcpa_track_look(struct pcptune_cpu_block *b);
 

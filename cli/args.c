@@ -196,6 +196,8 @@ int cli_parse(int argc, char **argv, void *args, int min, int max, struct cli_re
 	bool words_only = false;
 	int n = 0, r;
 
+	rest->marked = false;
+
 	for (; w.i < argc; w.i++) {
 		char *word = argv[w.i];
 
@@ -205,6 +207,7 @@ int cli_parse(int argc, char **argv, void *args, int min, int max, struct cli_re
 			continue;
 		}
 		if (!strcmp(word, "--")) {
+			rest->marked = !n;
 			words_only = true;
 			continue;
 		}

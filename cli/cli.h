@@ -100,6 +100,7 @@ struct cli_list {
 struct cli_rest {
 	int argc;
 	char **argv;
+	bool marked; /* a "--" stood before the first of them */
 };
 
 /*

@@ -107,12 +107,14 @@ static int export(const char *from, const char *to)
 struct info {
 	uint64_t rows, backwards, first_ns, last_ns, least_ns, most_ns;
 	uint64_t allocated, freed; /* pages */
+	uint64_t level;		   /* pages on the lists at the beginning */
+	bool has_level;
 	uint64_t order[PCPTUNE_MAX_ORDER + 1];
 	uint32_t cpus;
 	bool seen[PCPTUNE_MAX_CPUS];
 };
 
-static void info_row(struct info *i, const struct trace_row *row)
+static void info_row(struct info *i, const struct trace_row *row, bool level)
 {
 	if (!i->rows++) {
 		i->first_ns = i->least_ns = i->most_ns = row->time_ns;
@@ -122,7 +124,10 @@ static void info_row(struct info *i, const struct trace_row *row)
 	i->last_ns = row->time_ns;
 	i->least_ns = row->time_ns < i->least_ns ? row->time_ns : i->least_ns;
 	i->most_ns = row->time_ns > i->most_ns ? row->time_ns : i->most_ns;
-	if (row->blocks < 0)
+	i->has_level |= level;
+	if (level)
+		i->level += (uint64_t)row->blocks << row->order;
+	else if (row->blocks < 0)
 		i->allocated += (uint64_t)-row->blocks << row->order;
 	else
 		i->freed += (uint64_t)row->blocks << row->order;
@@ -148,6 +153,8 @@ static json_t *info_json(const struct info *i, const char *path, uint64_t bytes,
 	json_object_set_new(o, "backwards", json_integer((json_int_t)i->backwards));
 	json_object_set_new(o, "alloc_pages", json_integer((json_int_t)i->allocated));
 	json_object_set_new(o, "free_pages", json_integer((json_int_t)i->freed));
+	json_object_set_new(o, "level_pages",
+			    i->has_level ? json_integer((json_int_t)i->level) : json_null());
 	for (uint32_t k = 0; k <= PCPTUNE_MAX_ORDER; k++) {
 		snprintf(name, sizeof(name), "%u", k);
 		if (i->order[k])
@@ -176,6 +183,9 @@ static void info_text(const struct info *i, const char *path, uint64_t bytes)
 		       cli_count(i->backwards, n[0], sizeof(n[0])));
 	printf("pages: %s allocated, %s freed\n", cli_count(i->allocated, n[0], sizeof(n[0])),
 	       cli_count(i->freed, n[1], sizeof(n[1])));
+	if (i->has_level)
+		printf("       %s on the lists where it begins\n",
+		       cli_count(i->level, n[0], sizeof(n[0])));
 	printf("rows by order:");
 	for (uint32_t k = 0; k <= PCPTUNE_MAX_ORDER; k++)
 		if (i->order[k])
@@ -198,7 +208,7 @@ static int info(const char *path, const struct args *a)
 	stat(path, &st);
 	while ((e = trace_next(t, &rows, &n, why)) == 1)
 		for (size_t k = 0; k < n; k++)
-			info_row(&i, &rows[k]);
+			info_row(&i, &rows[k], k < trace_levels(t));
 	trace_close(t);
 	if (a->json)
 		r = cli_print_json(info_json(&i, path, (uint64_t)st.st_size, e ? why : NULL));

@@ -53,10 +53,14 @@ const struct cli_verb cli_verbs[] = {
 	 options_check_config, cmd_check_config, false},
 	{"verify", "re-derive the decisions of a log from its samples", "", NULL, options_verify,
 	 cmd_verify, false},
-	{"record", "run a program and write a trace of its lists", "[--] PROGRAM [ARG]...",
-	 "The program runs under the preload library, without a daemon; its child processes are "
-	 "recorded, too.\nIts exit status is ours.\n",
-	 options_record, cmd_record, true},
+	{"record", "write a trace of the lists of a target, or of a program",
+	 "TARGET | -- PROGRAM [ARG]...",
+	 "A target goes on as before; the recording ends after --seconds, by ^C, or when the "
+	 "target "
+	 "or the\ndaemon has gone.\n"
+	 "A program runs under the preload library, without a daemon; its child processes are "
+	 "recorded, too,\nand its exit status is ours.\n",
+	 options_record, cmd_record, false},
 	{"trace", "make, read and describe trace files", "import|export|info FILE [OUT]",
 	 "import reads lines of time_ns,cpu,order,blocks (\"-\": standard input); blocks > 0 were "
 	 "freed, < 0 allocated.\nexport writes them, to standard output unless OUT is given.\n",

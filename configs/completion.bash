@@ -36,7 +36,7 @@ _pcptune() {
 	counters) opts="--cpus --markdown --socket --json --help" ;;
 	check-config) opts="--policy-path --json --help" ;;
 	verify) opts="--db --socket --policy-path --json --help" ;;
-	record) opts="--output --json --quiet --help" ;;
+	record) opts="--output --seconds --json --quiet --socket --help" ;;
 	trace) opts="--output --json --help" ;;
 	curve) opts="--trace --db --target --from --to --cpu --batch --svg --socket --json --help" ;;
 	eval) opts="--trace --db --target --policy --set --budget --managed --partial --threads --policy-path --json --help" ;;
@@ -93,7 +93,9 @@ _pcptune() {
 	verify:--socket | verify:-s) kind=file ;;
 	verify:--policy-path) kind=directory ;;
 	record:--output | record:-o) kind=file ;;
+	record:--seconds | record:-n) kind=none ;;
 	record:--json | record:-j) kind=file ;;
+	record:--socket | record:-s) kind=file ;;
 	trace:--output | trace:-o) kind=file ;;
 	curve:--trace | curve:-t) kind=file ;;
 	curve:--db | curve:-d) kind=file ;;
@@ -135,7 +137,13 @@ _pcptune() {
 		return
 	fi
 	case $verb in
-	run | record) COMPREPLY=($(compgen -c -- "$cur")) ;;
+	run) COMPREPLY=($(compgen -c -- "$cur")) ;;
+	record)
+		if [[ " ${COMP_WORDS[*]} " == *" -- "* ]]; then
+			COMPREPLY=($(compgen -c -- "$cur"))
+		else
+			COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur"))
+		fi ;;
 	set)
 		if ((COMP_CWORD == 2)); then
 			COMPREPLY=($(compgen -W "$(_pcptune_targets)" -- "$cur"))

@@ -289,6 +289,7 @@ static int attach_segment(struct attach *a, int fd, const struct ucred *peer, st
 		segreader_close(sr);
 		return r;
 	}
+	t->can_record = in->hello.flags & PCPTUNE_HELLO_RECORDS;
 	attached(a, t, fd, again);
 	return 0;
 }

@@ -8,7 +8,8 @@
  *           does not fit at all is replaced by an error
  *   time    a client that does not read its answers for 30 seconds is closed
  *   number  control.max_clients; one more takes the place of the client that said nothing for
- *           longest, 5 seconds at least, or else is told so and closed
+ *           longest, 5 seconds at least, or else is told so and closed. Clients that record, who
+ *           may change things besides, keep theirs
  *
  * Requests are answered in their order, one at a time. Where an answer has to wait for the process of
  * a policy, the client's further requests wait, too; those of others do not.
@@ -26,6 +27,7 @@
 #include "daemon/clock.h"
 #include "daemon/ctl.h"
 #include "daemon/say.h"
+#include "lib/fdpass.h"
 #include "lib/text.h"
 
 #define LINE_MAX_BYTES 65536u
@@ -39,8 +41,10 @@ struct client {
 	struct bufferevent *bev;
 	uint64_t id;
 	uint64_t heard_ms; /* when it last said something */
+	uint32_t uid;	   /* of the peer; (uint32_t)-1: not known */
 	bool privileged;
 	bool waiting; /* for ctl_later() */
+	bool records; /* has got a descriptor: its connection says that it still wants it */
 	bool eof;     /* it will send nothing more */
 	bool ending;  /* close when everything is written */
 };
@@ -114,9 +118,27 @@ static void fail(struct ctl_answer *a, const char *code, const char *text)
 	snprintf(a->error, sizeof(a->error), "%s", text);
 }
 
+/*
+ * A descriptor goes with the first byte of an answer, and bytes that are in the queue of the
+ * bufferevent would come after it. Returns how many bytes are sent.
+ */
+static size_t send_fd(struct client *cl, struct ctl_answer *a, const char *text)
+{
+	bool sent = !unread(cl) && fdpass_send(bufferevent_getfd(cl->bev), text, 1, a->fd) == 1;
+
+	close(a->fd);
+	a->has_fd = false;
+	if (sent)
+		cl->records = true;
+	else
+		fail(a, "failed", "answers before this one were not read yet");
+	return sent;
+}
+
 static void answer(struct client *cl, struct ctl_answer *a)
 {
 	char *text = answer_text(a);
+	size_t sent = 0;
 
 	if (text && strlen(text) + 1 + unread(cl) > queue_limit(cl)) {
 		free(text);
@@ -124,17 +146,23 @@ static void answer(struct client *cl, struct ctl_answer *a)
 		     "the answer is longer than control.max_queue_bytes; ask for one target");
 		text = answer_text(a);
 	}
+	if (text && a->result && a->has_fd && !(sent = send_fd(cl, a, text))) {
+		free(text);
+		text = answer_text(a);
+	}
 	if (text)
-		send_text(cl, text);
+		send_text(cl, text + sent);
 	else
 		send_text(cl, "{\"ok\":false,\"code\":\"failed\",\"error\":\"no memory\"}");
 	free(text);
 	json_decref(a->result);
+	if (a->has_fd)
+		close(a->fd);
 }
 
 static void request(struct client *cl, const char *line, size_t len)
 {
-	struct ctl_answer a = {0};
+	struct ctl_answer a = {.uid = cl->uid};
 	json_error_t error;
 	json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &error);
 
@@ -236,14 +264,12 @@ static void on_end(struct bufferevent *bev, short what, void *arg)
 
 /* ---- accepting ---- */
 
-static bool is_privileged(int fd)
+static uint32_t user_of(int fd)
 {
 	struct ucred peer;
 	socklen_t len = sizeof(peer);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
-		return false;
-	return peer.uid == 0 || peer.uid == geteuid();
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) ? (uint32_t)-1 : peer.uid;
 }
 
 static void client_new(struct ctl *c, int fd)
@@ -261,7 +287,8 @@ static void client_new(struct ctl *c, int fd)
 	cl->c = c;
 	cl->id = ++c->last_id;
 	cl->heard_ms = mono_ms();
-	cl->privileged = is_privileged(fd);
+	cl->uid = user_of(fd);
+	cl->privileged = cl->uid == 0 || cl->uid == geteuid();
 	cl->next = c->clients;
 	c->clients = cl;
 	c->n_clients++;
@@ -286,7 +313,8 @@ static bool make_room(struct ctl *c)
 	struct client *oldest = NULL;
 
 	for (struct client *cl = c->clients; cl; cl = cl->next)
-		if (!unread(cl) && !cl->waiting && (!oldest || cl->heard_ms < oldest->heard_ms))
+		if (!unread(cl) && !cl->waiting && !cl->records &&
+		    (!oldest || cl->heard_ms < oldest->heard_ms))
 			oldest = cl;
 	if (!oldest || mono_ms() - oldest->heard_ms < SILENT_MS)
 		return false;

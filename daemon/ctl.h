@@ -23,7 +23,10 @@ struct ctl_answer {
 	const char *code; /* static; set on failure */
 	char error[CTL_WHY];
 	uint64_t client; /* who asks */
+	uint32_t uid;	 /* ... and as whom */
 	bool later;	 /* it comes by ctl_later() */
+	bool has_fd;	 /* fd goes to the client with the answer; owned */
+	int fd;
 };
 
 /* The answer to the request of client, if it is still there. Takes over a->result. */

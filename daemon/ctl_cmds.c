@@ -16,6 +16,7 @@
 #include "daemon/decide.h"
 #include "daemon/journal.h"
 #include "daemon/summary.h"
+#include "daemon/tracing.h"
 #include "lib/text.h"
 #include <pcptune/rules.h>
 
@@ -222,8 +223,6 @@ static json_t *show_run(struct daemon *d, const struct run_totals *r)
 		{"pages_freed", c->free_pages},
 		{"alloc_zone", c->alloc_zone},
 		{"free_zone", c->free_zone},
-		{"alloc_direct", c->alloc_direct},
-		{"free_direct", c->free_direct},
 		{"refills", c->refills},
 		{"drains", c->drains},
 		{"free_high", c->free_high},
@@ -656,6 +655,21 @@ static void run_policy(struct daemon *d, json_t *request, struct ctl_answer *a)
 		a->result = show_policy(t);
 }
 
+static void run_record(struct daemon *d, json_t *request, struct ctl_answer *a)
+{
+	struct target *t = one_target(d, request, a);
+	char why[POLICY_WHY];
+	int r = t ? tracing_begin(t, a->uid, &a->fd, why) : -ENOENT;
+
+	if (r && t)
+		fail(a, r == -EPERM ? "denied" : "failed", "%s", why);
+	if (r)
+		return;
+	a->has_fd = true;
+	a->result = json_pack("{s:I, s:s, s:I, s:I}", "id", (json_int_t)t->id, "name", t->info.name,
+			      "pid", (json_int_t)t->pid, "uid", (json_int_t)t->uid);
+}
+
 /* ---- the table ---- */
 
 #define TARGET                              \
@@ -691,6 +705,7 @@ static const struct command commands[] = {
 	 run_policy,
 	 {TARGET, {"policy", KIND_TEXT, false}, {"params", KIND_OBJECT, false}}},
 	{"counters", false, run_counters, {TARGET}},
+	{"record", true, run_record, {TARGET}},
 	{"summary", false, run_summary, {{"tag", KIND_TEXT, true}}},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -707,7 +722,7 @@ static const struct command *find_command(const char *name, struct ctl_answer *a
 	near = text_nearest(name, all, N_COMMANDS);
 	fail(a, "invalid",
 	     "unknown cmd \"%.40s\"%s%s%s; allowed: version, status, targets, set, unset, policy, "
-	     "counters, summary",
+	     "counters, record, summary",
 	     name, near ? ", near: \"" : "", near ? near : "", near ? "\"" : "");
 	return NULL;
 }

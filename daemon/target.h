@@ -56,8 +56,7 @@ struct nochange_run {
 };
 
 struct totals {
-	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, alloc_direct, free_direct;
-	uint64_t refills, drains, free_high;
+	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, refills, drains, free_high;
 	uint64_t taken[3], contended[3], wait_ns[3]; /* alloc, free, agent */
 };
 
@@ -85,6 +84,7 @@ struct target {
 	int64_t pid; /* as we see it, 0: not visible */
 	uint32_t uid;
 	bool reconnect;
+	bool can_record; /* knows PCPTUNE_REQUEST_RECORD */
 	struct logstamp attached;
 	uint32_t n; /* entries: zones x slots */
 

@@ -3,7 +3,9 @@
  * The closed loop, see closed.h.
  *
  * Before the first row every CPU of the trace has the allocator's default limits and the policy is
- * asked once, so that fixed values hold from the first call on. Then rows and intervals take turns;
+ * asked once, so that fixed values hold from the first call on. What the trace says of the levels
+ * that lists had at its beginning is on them then, as far as the limits have room for it. Then rows
+ * and intervals take turns;
  * while nothing happens, intervals are merged as long as the policy said that it may rest.
  *
  * Waiting: each CPU has a clock that is never behind its row, and the zone lock has the time from
@@ -269,7 +271,7 @@ static int start(struct loop *loop, const struct trace_row *row, char *why)
 	return step(loop, us_of(row->time_ns), why);
 }
 
-static int on_row(struct loop *loop, const struct trace_row *row, char *why)
+static int on_row(struct loop *loop, const struct trace_row *row, bool level, char *why)
 {
 	struct loop_cpu *c = &loop->cpu[row->cpu];
 	uint64_t before, peak;
@@ -283,7 +285,10 @@ static int on_row(struct loop *loop, const struct trace_row *row, char *why)
 	}
 	c->clock_ns = c->clock_ns > loop->now_ns ? c->clock_ns : loop->now_ns;
 	before = c->l.peak = c->l.pages;
-	lists_move(&c->l, row->order, row->blocks);
+	if (level)
+		lists_level(&c->l, row->order, row->blocks);
+	else
+		lists_move(&c->l, row->order, row->blocks);
 	note_position(loop, row->cpu);
 	peak = loop->held - before + c->l.peak;
 	loop->res->held_peak = peak > loop->res->held_peak ? peak : loop->res->held_peak;
@@ -302,7 +307,9 @@ static int all_rows(struct loop *loop, char *why)
 		return r;
 	while (!e && (r = trace_next(t, &rows, &n, why)) == 1)
 		for (size_t i = 0; !e && i < n; i++)
-			e = rows[i].cpu < loop->s->n_cpus ? on_row(loop, &rows[i], why) : -EINVAL;
+			e = rows[i].cpu < loop->s->n_cpus
+				    ? on_row(loop, &rows[i], i < trace_levels(t), why)
+				    : -EINVAL;
 	trace_close(t);
 	return e ? e : r;
 }

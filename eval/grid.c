@@ -49,7 +49,7 @@ static int mark_used(struct grid_trace *t)
 	return t->used ? 0 : -ENOMEM;
 }
 
-/* Events for the floor: what lists can hold, in the order of the file. */
+/* Events for the floor: what lists can hold, in the order of the file, levels as what was freed. */
 static int read_events(struct grid_trace *t, char *why)
 {
 	const struct trace_row *rows;
@@ -69,6 +69,8 @@ static int read_events(struct grid_trace *t, char *why)
 				t->events[t->n_events++] = (struct oracle_event){
 					rows[i].cpu,
 					rows[i].blocks * (INT64_C(1) << rows[i].order)};
+	for (size_t i = 0; i < t->w.n; i++)
+		t->level_pages += t->w.walk[i]->level;
 	trace_close(r);
 	return e == -EBADMSG ? 0 : e;
 }
@@ -221,6 +223,11 @@ static uint64_t memory_of(const struct grid *g, const struct closed_result *r)
 	return g->budget ? most(g->budget, used) : most(r->high_peak, r->held_peak);
 }
 
+static uint64_t less(uint64_t a, uint64_t b)
+{
+	return a > b ? a - b : 0;
+}
+
 static void run_job(const struct grid *g, struct grid_job *job)
 {
 	struct closed_setup s = setup_of(g);
@@ -240,7 +247,7 @@ static void run_job(const struct grid *g, struct grid_job *job)
 		g->t->events && !oracle_belady(g->t->events, g->t->n_events, g->t->n_cpus,
 					       most(job->memory, job->r.held_peak), &floor);
 	if (job->has_floor)
-		job->floor = floor.refilled + floor.drained;
+		job->floor = less(floor.refilled + floor.drained, g->t->level_pages);
 }
 
 static void *worker(void *cookie)

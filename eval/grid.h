@@ -5,6 +5,11 @@
  *
  * "The same memory" is the budget where there is one, and else the largest sum of high that the run
  * itself had, or the most pages that it held if that is more.
+ *
+ * Of a trace that begins with levels: what lay there came by no move of the trace, and where a row
+ * has no room for it, it never was there. The floor takes it as freed first and then counts off one
+ * move for each page, used later or not. So nobody can do with less, and with at most one move more
+ * for each of those pages somebody can.
  */
 #ifndef PCPTUNE_EVAL_GRID_H
 #define PCPTUNE_EVAL_GRID_H
@@ -26,6 +31,7 @@ struct grid_trace {
 	size_t n_events;
 	uint64_t rows;
 	uint64_t unlisted_pages; /* of orders that are on no list, both ways */
+	uint64_t level_pages;	 /* on all lists at the beginning */
 	bool *used;
 	uint32_t n_cpus, n_used;
 	bool cut; /* the file is damaged or cut; why: where, and what is lost */

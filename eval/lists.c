@@ -156,6 +156,19 @@ void lists_move(struct lists *l, uint32_t order, int64_t blocks)
 		free_blocks(l, order, (uint64_t)blocks);
 }
 
+void lists_level(struct lists *l, uint32_t order, int64_t blocks)
+{
+	/* below high: lists that reach it are drained at once */
+	uint64_t room = l->st.high > l->pages ? (l->st.high - l->pages - 1) >> order : 0, n;
+
+	if (blocks <= 0 || !pcptune_rules_has_list(l->st.rules, order))
+		return;
+	n = least((uint64_t)blocks, room);
+	l->blocks[list_of(order)] += n;
+	l->pages += n << order;
+	note_peak(l);
+}
+
 /* ---- limits ---- */
 
 void lists_limits(struct lists *l, uint32_t high, uint32_t high_min, uint32_t high_max,

@@ -32,6 +32,11 @@ struct lists {
 
 /* Blocks of an order: > 0 are freed, < 0 allocated. */
 void lists_move(struct lists *l, uint32_t order, int64_t blocks);
+/*
+ * Blocks of an order that lay there before: nothing moved, and nothing is counted. Those that high
+ * has no room for never did.
+ */
+void lists_level(struct lists *l, uint32_t order, int64_t blocks);
 /* Other limits; what no longer fits goes to the zone. */
 void lists_limits(struct lists *l, uint32_t high, uint32_t high_min, uint32_t high_max,
 		  uint32_t batch, uint32_t scale_max, uint32_t rules);

@@ -70,7 +70,8 @@ static struct walk *walk_at(struct walks *w, struct places *p, size_t i, uint32_
 /* More pages than this through the lists of one CPU are no trace; all sums stay far from 2^63. */
 #define PAGES_MAX (UINT64_C(1) << 60)
 
-static int add_row(struct walks *w, struct places *p, const struct trace_row *row, uint32_t batch)
+static int add_row(struct walks *w, struct places *p, const struct trace_row *row, bool level,
+		   uint32_t batch)
 {
 	struct walk *k = walk_at(w, p, row->cpu, 0, row->cpu);
 	int64_t pages = row->blocks * (INT64_C(1) << row->order);
@@ -81,6 +82,11 @@ static int add_row(struct walks *w, struct places *p, const struct trace_row *ro
 	if (!pcptune_rules_has_list(PCPTUNE_RULES_GX, row->order)) {
 		k->direct_pages += pcptune_band_range(pages, 0);
 		return 0;
+	}
+	if (level) {
+		w->levels_known = true;
+		k->level += (uint64_t)pages;
+		return k->level > PAGES_MAX ? -EOVERFLOW : 0;
 	}
 	if (k->alloc_pages + k->free_pages + pcptune_band_range(pages, 0) > PAGES_MAX)
 		return -EOVERFLOW;
@@ -105,7 +111,7 @@ int walks_add_trace(struct walks *w, struct trace_reader *t, uint32_t batch, cha
 		for (size_t i = 0; i < n && r == 1; i++) {
 			uint64_t ns = rows[i].time_ns;
 
-			int error = add_row(w, &p, &rows[i], batch);
+			int error = add_row(w, &p, &rows[i], i < trace_levels(t), batch);
 
 			if (error) {
 				r = error;
@@ -272,6 +278,8 @@ int walks_seal(struct walks *w)
 		qsort(w->walk, w->n, sizeof(*w->walk), by_place);
 	for (size_t i = 0; !r && i < w->n; i++)
 		r = curve_seal(&w->walk[i]->curve);
+	for (size_t i = 0; i < w->n; i++)
+		w->walk[i]->level_known = w->levels_known;
 	for (size_t i = 0; !r && i < w->n; i++)
 		calibrate(w->walk[i]);
 	return r;
@@ -363,9 +371,12 @@ void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret)
 {
 	uint64_t c = walk_capacity(w, high), batch = w->batch ? w->batch : 1, full;
 	uint64_t most = w->model.batch ? w->model.most : batch;
-	struct pcptune_band_traffic t = traffic(w, c, 0);
+	struct pcptune_band_traffic t = traffic(w, c,
+						!w->level_known ? 0
+						: w->level < c	? w->level
+								: c);
 
-	full = walk_pages(w, c, c);
+	full = w->level_known ? both(t) : walk_pages(w, c, c);
 	ret->high = high;
 	ret->pages = both(t);
 	ret->pages_least = less(full < ret->pages ? full : ret->pages, w->breaks * c);

@@ -30,6 +30,8 @@ struct walk_stray {
 struct walk {
 	uint32_t zone, cpu;
 	int64_t position;
+	uint64_t level;	  /* pages on the lists at the beginning */
+	bool level_known; /* by a trace that says so; else lists began with anything */
 	struct curve curve;
 	uint64_t alloc_pages, free_pages; /* through lists */
 	uint64_t direct_pages; /* past them: orders without a list, lists that were held */
@@ -48,6 +50,7 @@ struct walks {
 	struct walk **walk; /* in order of zone and CPU once sealed */
 	size_t n;
 	bool from_log, from_records;
+	bool levels_known;
 	uint64_t from_ns, to_ns; /* first and last event, or the intervals' ends */
 	/* of a log; lost: intervals of a CPU that could not be read */
 	uint64_t samples, records, gaps, lost;
@@ -82,8 +85,8 @@ int walks_seal(struct walks *w);
 
 struct whatif {
 	uint64_t high;
-	uint64_t pages;	      /* both ways, lists that begin empty; what the plain curve says */
-	uint64_t pages_least; /* the less of lists that begin empty and full */
+	uint64_t pages; /* both ways, lists that begin empty, or with the level that is known */
+	uint64_t pages_least; /* the less of lists that begin empty and full, or that */
 	uint64_t pages_most;  /* what it may have been at most, by what is known */
 	double locks;	      /* takes of the zone lock */
 };

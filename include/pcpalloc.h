@@ -23,7 +23,7 @@
  *                        first allocation; default: once a zone has grown beyond its first 4 MiB
  *   PCPALLOC_BULK_FREE=two-pass|prefetch|drop-through  how a drain hands blocks to the zone, for
  *                        comparison (default drop-through); what is moved and counted is the same
- *   PCPALLOC_EVENTS=PATH socket of a recorder (`pcptune record` sets it); else nothing is recorded
+ *   PCPALLOC_EVENTS=PATH socket of a recorder; `pcptune record` sets it for programs that it starts
  *   PCPALLOC_GRAIN=PAGES which swings of the lists are recorded for curves of traffic against high:
  *                        those of at least so many pages (default 128, at most 4096); 0: none
  *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000. When no

@@ -21,13 +21,15 @@
 #include <unistd.h>
 #include "lib/config.h"
 #include "lib/ctlclient.h"
+#include "lib/fdpass.h"
 
 #define WHY_SIZE	  256
 #define MAX_REQUEST_BYTES (64u << 10) /* docs/control.md */
 #define MAX_ANSWER_BYTES  (64u << 20)
 
 struct ctlclient {
-	int fd; /* -1: closed after a failure */
+	int fd;	    /* -1: closed after a failure */
+	int passed; /* that came with an answer; -1: none */
 	char *path;
 	char *buf;
 	size_t n, cap; /* bytes read and not yet taken */
@@ -147,6 +149,7 @@ int ctlclient_open(const char *socket_path, struct ctlclient **ret, char *why)
 
 	if (!c)
 		return fail(why, -ENOMEM, "no memory");
+	c->passed = -1;
 	r = connect_first(c, socket_path, why);
 	if (r < 0) {
 		free(c->path);
@@ -164,11 +167,35 @@ static void hang_up(struct ctlclient *c)
 	c->fd = -1;
 }
 
+static void keep_passed(struct ctlclient *c, int fd)
+{
+	if (c->passed >= 0)
+		close(c->passed);
+	c->passed = fd;
+}
+
+int ctlclient_descriptor(struct ctlclient *c)
+{
+	int fd = c->passed;
+
+	c->passed = -1;
+	return fd;
+}
+
+bool ctlclient_gone(const struct ctlclient *c)
+{
+	char byte;
+	ssize_t n = c->fd < 0 ? 0 : recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	return n < 0 ? errno != EAGAIN && errno != EINTR : !n;
+}
+
 void ctlclient_close(struct ctlclient *c)
 {
 	if (!c)
 		return;
 	hang_up(c);
+	keep_passed(c, -1);
 	free(c->buf);
 	free(c->path);
 	free(c);
@@ -240,7 +267,7 @@ static int read_line(struct ctlclient *c, int64_t until, size_t *ret_len)
 	size_t seen = 0;
 	ssize_t k;
 	char *nl;
-	int r;
+	int r, fd;
 
 	for (;;) {
 		nl = c->n > seen ? memchr(c->buf + seen, '\n', c->n - seen) : NULL;
@@ -252,7 +279,9 @@ static int read_line(struct ctlclient *c, int64_t until, size_t *ret_len)
 		r = make_room(c);
 		if (r < 0)
 			return r;
-		k = recv(c->fd, c->buf + c->n, c->cap - c->n, 0);
+		k = fdpass_receive(c->fd, c->buf + c->n, c->cap - c->n, &fd);
+		if (fd >= 0)
+			keep_passed(c, fd);
 		if (k == 0)
 			return -ECONNRESET;
 		if (k < 0 && errno != EAGAIN && errno != EINTR)
@@ -348,6 +377,7 @@ int ctlclient_call(struct ctlclient *c, json_t *request, int timeout_ms, json_t 
 		return fail(why, -EMSGSIZE, "request of %zu bytes, allowed: 64 KiB", len);
 	}
 	line[len] = '\n'; /* in place of the NUL */
+	keep_passed(c, -1);
 	r = send_all(c, line, len + 1, until);
 	free(line);
 	if (r == 0)

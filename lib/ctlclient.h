@@ -6,6 +6,7 @@
 #define PCPTUNE_LIB_CTLCLIENT_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 struct ctlclient;
@@ -26,5 +27,9 @@ void ctlclient_close(struct ctlclient *c);
  * -EMSGSIZE before it is sent. why: 256 bytes. One thread at a time; never raises SIGPIPE.
  */
 int ctlclient_call(struct ctlclient *c, json_t *request, int timeout_ms, json_t **ret, char *why);
+/* The descriptor that came with the last answer, the caller's from now on; -1: none. */
+int ctlclient_descriptor(struct ctlclient *c);
+/* Is there nobody at the other end any more? Between calls. */
+bool ctlclient_gone(const struct ctlclient *c);
 
 #endif

@@ -12,7 +12,11 @@
  * number of calls is right and no swing is invented that would have been seen, and the rest a row.
  *
  * A program that ended leaves its rings to us, to the last event. One that closed our socket may
- * still run (daemons close all they do not know), so its rings stay until the process is gone.
+ * still run (daemons close all they do not know), so its rings stay until the process is gone. That
+ * which was joined while it ran is the only one, and for it the end of file is the end.
+ *
+ * A program says hello when it has made its rings, which may be a while after it connected: nobody
+ * waits for that, it is looked for in each pass.
  */
 #include "lib/recorder.h"
 
@@ -28,6 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <pcptune/events.h>
+#include "lib/fdpass.h"
 
 #define RINGS_MOST   (PCPTUNE_MAX_ZONES * PCPTUNE_MAX_CPUS)
 #define MOVE_MOST    (1 << 24) /* blocks, net: what a word can tell */
@@ -46,8 +51,9 @@ struct source {
 struct program {
 	int sock;
 	pid_t pid;
-	bool closed;
-	void *map;
+	bool closed, gone; /* gone: what is in its rings is all */
+	bool joined;	   /* while it ran */
+	void *map;	   /* NULL: it has not said hello yet */
 	size_t bytes;
 	struct source *sources;
 	uint32_t n;
@@ -55,6 +61,8 @@ struct program {
 
 struct recorder {
 	int listener;
+	struct trace_row *levels; /* of the program that was joined */
+	size_t n_levels;
 	struct trace_writer *w;
 	struct program *programs;
 	size_t n_programs;
@@ -102,35 +110,12 @@ void recorder_free(struct recorder *r)
 	for (size_t i = 0; i < r->n_programs; i++)
 		forget(&r->programs[i]);
 	free(r->programs);
+	free(r->levels);
 	free(r->busy);
 	free(r);
 }
 
 /* ---- who comes ---- */
-
-/* The hello and the descriptor that came with it, -1: none. */
-static bool receive(int sock, struct pcptune_events_hello *hello, int *ret_fd)
-{
-	union {
-		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control = {0};
-	struct iovec data = {hello, sizeof(*hello)};
-	struct msghdr message = {
-		.msg_iov = &data,
-		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen =
-			CMSG_LEN(sizeof(int)), /* room for one, not for two in the padding */
-	};
-	ssize_t n = recvmsg(sock, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-
-	*ret_fd = -1;
-	if (n >= 0 && CMSG_FIRSTHDR(&message) && control.header.cmsg_type == SCM_RIGHTS &&
-	    control.header.cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(ret_fd, CMSG_DATA(&control.header), sizeof(*ret_fd));
-	return n == (ssize_t)sizeof(*hello) && *ret_fd >= 0;
-}
 
 static bool hello_valid(const struct pcptune_events_hello *h)
 {
@@ -175,48 +160,68 @@ static bool add_sources(struct recorder *r, struct program *p, const struct pcpt
 	return true;
 }
 
-/* false: it has not said hello yet. */
-static void welcome(struct recorder *r, int sock)
+/* Its hello and its rings, if they are right. */
+static bool enter(struct recorder *r, struct program *p, const struct pcptune_events_hello *h,
+		  int fd)
 {
-	struct program p = {.sock = sock}, *grown;
-	struct pcptune_events_hello h;
-	struct ucred who = {0};
-	socklen_t len = sizeof(who);
-	int fd;
-	bool ok;
+	return fd >= 0 && hello_valid(h) && map_rings(p, fd, h) && add_sources(r, p, h);
+}
 
-	/* a program sends it with the connection, and waits for nothing */
-	ok = receive(sock, &h, &fd) && hello_valid(&h) && map_rings(&p, fd, &h);
+/* false: the program is to be forgotten. */
+static bool hear(struct recorder *r, struct program *p)
+{
+	struct pcptune_events_hello h;
+	int fd;
+	ssize_t n = fdpass_receive(p->sock, &h, sizeof(h), &fd);
+	bool ok = n == (ssize_t)sizeof(h) && enter(r, p, &h, fd);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return true;
 	if (fd >= 0)
 		close(fd);
-	getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &who, &len);
-	p.pid = who.pid;
-	grown = ok ? reallocarray(r->programs, r->n_programs + 1, sizeof(*grown)) : NULL;
-	if (grown)
-		r->programs = grown;
-	if (!grown || !add_sources(r, &p, &h)) {
-		r->totals.refused++;
-		forget(&p);
-		return;
-	}
-	r->programs[r->n_programs++] = p;
+	/* who went without a word found no room for rings */
+	r->totals.refused += !ok && n;
+	return ok;
+}
+
+static bool keep(struct recorder *r, const struct program *p)
+{
+	struct program *grown = reallocarray(r->programs, r->n_programs + 1, sizeof(*grown));
+
+	if (!grown)
+		return false;
+	r->programs = grown;
+	r->programs[r->n_programs++] = *p;
+	return true;
 }
 
 static void accept_all(struct recorder *r)
 {
-	struct timespec pause = {0, 100000};
-	char byte;
-
 	for (;;) {
-		int sock = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC);
+		struct program p = {
+			.sock = r->listener < 0 ? -1
+						: accept4(r->listener, NULL, NULL, SOCK_CLOEXEC)};
+		struct ucred who = {0};
+		socklen_t len = sizeof(who);
 
-		if (sock < 0)
+		if (p.sock < 0)
 			return;
-		/* connected, but its hello may be a moment away */
-		for (int i = 0; i < 100 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0; i++)
-			nanosleep(&pause, NULL);
-		welcome(r, sock);
+		getsockopt(p.sock, SOL_SOCKET, SO_PEERCRED, &who, &len);
+		p.pid = who.pid;
+		if (keep(r, &p))
+			continue;
+		r->totals.refused++;
+		forget(&p);
 	}
+}
+
+static void hear_all(struct recorder *r)
+{
+	for (size_t i = r->n_programs; i-- > 0;)
+		if (!r->programs[i].map && !hear(r, &r->programs[i])) {
+			forget(&r->programs[i]);
+			r->programs[i] = r->programs[--r->n_programs];
+		}
 }
 
 /* ---- what they did ---- */
@@ -225,9 +230,11 @@ static bool is_gone(struct program *p)
 {
 	char byte;
 
+	if (!p->map)
+		return false;
 	if (!p->closed && recv(p->sock, &byte, 1, MSG_DONTWAIT) == 0)
 		p->closed = true;
-	return p->closed && kill(p->pid, 0) && errno == ESRCH;
+	return p->closed && (p->joined || (kill(p->pid, 0) && errno == ESRCH));
 }
 
 static void look(struct recorder *r, struct source *s)
@@ -311,8 +318,7 @@ static int put_both(struct recorder *r, struct source *s, uint32_t list, uint64_
 static int put_event(struct recorder *r, struct source *s, uint32_t list, uint64_t time,
 		     int64_t freed, int64_t taken)
 {
-	static const int64_t windows[PCPTUNE_N_LISTS] = {
-		PCPTUNE_EVENTS_PAGES, PCPTUNE_EVENTS_PAGES / 2, PCPTUNE_EVENTS_PAGES / 4, 1, 1};
+	static const int64_t windows[PCPTUNE_N_LISTS] = {16, 8, 4, 2, 1};
 	int64_t both = freed < taken ? freed : taken, net = freed - taken;
 	int64_t part = both / PAIRS_MOST > windows[list] ? both / PAIRS_MOST : windows[list];
 	int e = 0;
@@ -405,16 +411,16 @@ int recorder_pass(struct recorder *r, uint64_t *ret_rows)
 	int e;
 
 	accept_all(r);
+	hear_all(r);
 	/* who is gone now has written all it will */
 	for (size_t i = 0; i < r->n_programs; i++)
-		if (is_gone(&r->programs[i]))
-			r->programs[i].pid = 0;
+		r->programs[i].gone = is_gone(&r->programs[i]);
 	now = now_ns();
 	e = gather(r);
 	if (!e)
 		e = drain(r, now);
 	for (size_t i = r->n_programs; i-- > 0 && !e;)
-		if (!r->programs[i].pid) {
+		if (r->programs[i].gone) {
 			forget(&r->programs[i]);
 			r->programs[i] = r->programs[--r->n_programs];
 		}
@@ -425,4 +431,124 @@ int recorder_pass(struct recorder *r, uint64_t *ret_rows)
 void recorder_totals(struct recorder *r, struct recorder_totals *ret)
 {
 	*ret = r->totals;
+}
+
+/* ---- one program that runs already ---- */
+
+/* 0: a message is there. */
+static int wait_for_hello(int sock, int timeout_ms, const volatile int *stop)
+{
+	struct timespec pause = {0, 1000000};
+	uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+	char byte;
+	ssize_t n;
+
+	while ((n = recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) < 0) {
+		if (errno != EAGAIN && errno != EINTR)
+			return -errno;
+		if (stop && *stop)
+			return -EINTR;
+		if (now_ns() > until)
+			return -ETIMEDOUT;
+		nanosleep(&pause, NULL);
+	}
+	return n ? 0 : -ECONNRESET;
+}
+
+/* What it says in place of rings; any other number would be none of ours. */
+static int refusal(const struct pcptune_events_hello *h)
+{
+	static const int reasons[] = {EBUSY, EOPNOTSUPP, EPERM, ENOMEM};
+	size_t i;
+
+	for (i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+		if (h->magic == PCPTUNE_EVENTS_MAGIC && h->version == PCPTUNE_EVENTS_VERSION &&
+		    !h->n_rings && h->n_entries == (uint32_t)reasons[i])
+			return -reasons[i];
+	return -EBADMSG;
+}
+
+static uint32_t level_of(const struct program *p, uint32_t cpu, uint32_t list)
+{
+	uint32_t level = __atomic_load_n(&p->sources[cpu].ring->level[list], __ATOMIC_RELAXED);
+
+	return cpu < PCPTUNE_MAX_CPUS && level <= MOVE_MOST ? level : 0;
+}
+
+/* A stranger wrote them: each is read once. */
+static int take_levels(struct recorder *r, const struct program *p)
+{
+	static const uint8_t orders[] = PCPTUNE_LIST_ORDERS;
+
+	r->levels = calloc((size_t)p->n * PCPTUNE_N_LISTS, sizeof(*r->levels));
+	if (!r->levels)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < p->n; i++)
+		for (uint32_t k = 0; k < PCPTUNE_N_LISTS; k++) {
+			uint32_t level = level_of(p, i, k);
+
+			if (level)
+				r->levels[r->n_levels++] = (struct trace_row){
+					.cpu = i, .order = orders[k], .blocks = level};
+		}
+	return 0;
+}
+
+/* The clock begins where the program's did, if that can be. */
+static void begin_clock(struct recorder *r, const struct program *p)
+{
+	uint64_t begun = __atomic_load_n(&p->sources[0].ring->begun_ns, __ATOMIC_RELAXED);
+
+	if (begun > r->start_ns && begun <= now_ns())
+		r->start_ns = begun;
+}
+
+int recorder_join(struct recorder *r, int sock, int timeout_ms, const volatile int *stop,
+		  const struct trace_row **ret_levels, size_t *ret_n)
+{
+	struct program p = {.sock = sock, .joined = true};
+	struct pcptune_events_hello h = {0};
+	int fd = -1, e = wait_for_hello(sock, timeout_ms, stop);
+
+	if (!e && fdpass_receive(sock, &h, sizeof(h), &fd) != (ssize_t)sizeof(h))
+		e = -EBADMSG;
+	if (!e && !enter(r, &p, &h, fd))
+		e = refusal(&h);
+	if (fd >= 0)
+		close(fd);
+	if (!e)
+		e = take_levels(r, &p);
+	if (!e)
+		begin_clock(r, &p);
+	if (!e && !keep(r, &p))
+		e = -ENOMEM;
+	if (e) {
+		forget(&p);
+		return e;
+	}
+	*ret_levels = r->levels;
+	*ret_n = r->n_levels;
+	return 0;
+}
+
+int recorder_write_to(struct recorder *r, struct trace_writer *w)
+{
+	int e = 0;
+
+	r->w = w;
+	for (size_t i = 0; !e && i < r->n_levels; i++)
+		e = trace_write(w, &r->levels[i]);
+	r->totals.rows += r->n_levels;
+	return e;
+}
+
+bool recorder_ended(struct recorder *r)
+{
+	return !r->n_programs || is_gone(&r->programs[0]);
+}
+
+void recorder_end(struct recorder *r)
+{
+	if (r->n_programs)
+		shutdown(r->programs[0].sock, SHUT_WR);
 }

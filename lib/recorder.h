@@ -13,6 +13,7 @@
 #ifndef PCPTUNE_LIB_RECORDER_H
 #define PCPTUNE_LIB_RECORDER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "lib/trace.h"
 
@@ -26,7 +27,10 @@ struct recorder_totals {
 	uint32_t refused;  /* that sent something else */
 };
 
-/* listener: SOCK_SEQPACKET, non-blocking, listening; it and the writer stay the caller's. */
+/*
+ * listener: SOCK_SEQPACKET, non-blocking, listening; -1: none. It and the writer stay the caller's.
+ * w: NULL: recorder_write_to() says later where to.
+ */
 int recorder_new(int listener, struct trace_writer *w, struct recorder **ret);
 void recorder_free(struct recorder *r);
 /*
@@ -35,5 +39,24 @@ void recorder_free(struct recorder *r);
  */
 int recorder_pass(struct recorder *r, uint64_t *ret_rows);
 void recorder_totals(struct recorder *r, struct recorder_totals *ret);
+
+/* ---- one program that runs already (PCPTUNE_REQUEST_RECORD) ---- */
+
+/*
+ * Waits for the rings of the program at the other end of a socket, which is taken over; the clock of
+ * the trace begins with them. ret_levels: the first rows of the trace (trace.h), the recorder's, as
+ * long as it lives. -ETIMEDOUT: it says nothing; -ECONNRESET: it went away; -EBADMSG: it sent
+ * something else; or what the program says: -EBUSY (somebody else records it), -EOPNOTSUPP (it has
+ * no band trackers), -EPERM (its daemon is another user's), -ENOMEM. stop (may be NULL): not 0 ends
+ * the waiting with -EINTR.
+ */
+int recorder_join(struct recorder *r, int sock, int timeout_ms, const volatile int *stop,
+		  const struct trace_row **ret_levels, size_t *ret_n);
+/* Where rows go; writes the levels. Before the first pass. */
+int recorder_write_to(struct recorder *r, struct trace_writer *w);
+/* Has the program closed its side? Then one more pass takes what is left. */
+bool recorder_ended(struct recorder *r);
+/* Asks the program to end: it writes what is left, and closes its side. */
+void recorder_end(struct recorder *r);
 
 #endif

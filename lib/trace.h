@@ -5,6 +5,9 @@
  * A row is a movement of one list: blocks > 0 were freed to it, blocks < 0 allocated from it. Rows
  * are kept in the order they came in, each to the last digit.
  *
+ * Of a program that ran before, the first rows are no movements but levels: blocks that lay on a list
+ * where the trace begins. Lists without such a row were empty.
+ *
  * The file describes itself: a signature, a text of key=value lines (what the columns are, how they
  * are coded), blocks of up to TRACE_BLOCK_ROWS rows, and an end that counts them. Each part has a
  * checksum; a block is coded and compressed by itself, so that damage ends the trace at the last
@@ -23,7 +26,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define TRACE_VERSION	 1u
+#define TRACE_VERSION	 2u /* 1 where there are no levels */
 #define TRACE_BLOCK_ROWS 65536u
 #define TRACE_MAX_BLOCKS (INT64_C(1) << 31) /* of one row, either way */
 #define TRACE_WHY	 512u
@@ -45,7 +48,9 @@ struct trace_writer;
  * one line for the header ("csv"). -ENOMEM or what the write gave.
  */
 int trace_writer_new(FILE *out, const char *source, struct trace_writer **ret);
-/* -EINVAL: a row out of range; nothing was written of it. */
+/* The same; the first `levels` rows that will be written are levels. */
+int trace_writer_new_at(FILE *out, const char *source, uint64_t levels, struct trace_writer **ret);
+/* -EINVAL: a row out of range, or a level that is not above 0; nothing was written of it. */
 int trace_write(struct trace_writer *w, const struct trace_row *row);
 /* Writes what is left and the end. The writer is to be freed still. */
 int trace_writer_end(struct trace_writer *w);
@@ -70,6 +75,8 @@ int trace_next(struct trace_reader *r, const struct trace_row **ret, size_t *ret
 /* Text of the header, key=value lines. */
 const char *trace_header(const struct trace_reader *r);
 uint64_t trace_rows_read(const struct trace_reader *r);
+/* How many of the rows that trace_next() gave last are levels: the first ones. */
+size_t trace_levels(const struct trace_reader *r);
 
 /* ---- comma-separated text ---- */
 #define TRACE_CSV_HEADER "time_ns,cpu,order,blocks"
@@ -77,7 +84,7 @@ uint64_t trace_rows_read(const struct trace_reader *r);
 /* All lines of in (the header first) into a writer. *ret_rows: how many. name: for messages. */
 int trace_csv_import(FILE *in, const char *name, struct trace_writer *w, uint64_t *ret_rows,
 		     char *why);
-/* All rows that are left, behind the header; out is not flushed. */
+/* All rows that are left, behind the header, levels as what was freed; out is not flushed. */
 int trace_csv_export(struct trace_reader *r, FILE *out, char *why);
 
 #endif

@@ -26,6 +26,8 @@ struct trace_reader {
 	uint64_t n_rows, n_blocks; /* read */
 	uint64_t at;		   /* offset of what is read next */
 	uint64_t all;		   /* rows by the end of the file; 0: not known */
+	uint64_t levels;	   /* rows at the beginning that are levels */
+	size_t levels_now;	   /* of the last rows given */
 	bool done;
 	int error;
 	char why[TRACE_WHY];
@@ -90,6 +92,8 @@ static int check_version(struct trace_reader *r, char *why)
 	if (!version || !strstr(r->text, "\nrows=" TRACE_CSV_HEADER "\n"))
 		return fail(why, -EBADMSG, "%s: the header does not say version and rows=%s",
 			    r->name, TRACE_CSV_HEADER);
+	v = strstr(r->text, "\nlevels=");
+	r->levels = v && version > 1 ? strtoull(v + 8, NULL, 10) : 0;
 	return 0;
 }
 
@@ -183,6 +187,11 @@ uint64_t trace_rows_read(const struct trace_reader *r)
 	return r->n_rows;
 }
 
+size_t trace_levels(const struct trace_reader *r)
+{
+	return r->levels_now;
+}
+
 /* ---- blocks ---- */
 
 static bool get_varint(const uint8_t **p, const uint8_t *end, uint64_t *ret)
@@ -227,7 +236,7 @@ static bool decode(struct trace_reader *r, size_t raw_len, uint32_t n)
 		last.cpu = (uint32_t)cpu;
 		last.order = place & 15;
 		last.blocks = unzigzag(blocks);
-		if (!trace_row_valid(&last))
+		if (!trace_row_valid(&last) || (i < r->levels_now && last.blocks <= 0))
 			return false;
 		r->rows[i] = last;
 	}
@@ -252,6 +261,9 @@ static const char *read_block(struct trace_reader *r, const uint8_t *head)
 		return "a block is missing or comes twice";
 	if (ZSTD_decompressDCtx(r->zstd, r->raw, TRACE_RAW_MAX, r->packed, packed) != raw_len)
 		return "a block can not be decompressed";
+	r->levels_now = r->n_rows >= r->levels	    ? 0
+			: r->levels - r->n_rows < n ? (size_t)(r->levels - r->n_rows)
+						    : n;
 	return decode(r, raw_len, n) ? NULL : "a block has rows out of range";
 }
 

@@ -11,8 +11,12 @@
  *
  * "Before" is the row before in the same block, and 0 for the first: a block needs no other. Times
  * may go backwards.
+ *
+ * The text says levels=N where the first N rows are levels. A program that does not know them would
+ * take them for movements, so the version is 2 then.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
@@ -28,6 +32,7 @@ struct trace_writer {
 	size_t raw_len, packed_room;
 	uint32_t rows; /* in the open block */
 	uint64_t first, blocks;
+	uint64_t levels; /* rows that are still to come and are levels */
 	struct trace_row last;
 	int error;
 };
@@ -67,14 +72,18 @@ static int put(struct trace_writer *w, const void *p, size_t n)
 
 static int put_header(struct trace_writer *w, const char *source)
 {
-	char text[512];
+	char text[512], levels[40] = "";
 	uint8_t word[4];
-	int n = snprintf(
-		text, sizeof(text),
-		"format=pcptune-trace\nversion=%u\nrows=%s\n"
-		"meaning=blocks of 4096 << order bytes, above 0 freed, below 0 allocated\n"
-		"coding=zigzag varint deltas in zstd frames\nblock_rows=%u\nsource=%.64s\n",
-		TRACE_VERSION, TRACE_CSV_HEADER, TRACE_BLOCK_ROWS, source);
+	int n;
+
+	if (w->levels)
+		snprintf(levels, sizeof(levels), "levels=%" PRIu64 "\n", w->levels);
+	n = snprintf(text, sizeof(text),
+		     "format=pcptune-trace\nversion=%u\nrows=%s\n"
+		     "meaning=blocks of 4096 << order bytes, above 0 freed, below 0 allocated\n"
+		     "coding=zigzag varint deltas in zstd frames\nblock_rows=%u\n%ssource=%.64s\n",
+		     w->levels ? TRACE_VERSION : 1u, TRACE_CSV_HEADER, TRACE_BLOCK_ROWS, levels,
+		     source);
 
 	put(w, TRACE_SIGNATURE, TRACE_SIGNATURE_LEN);
 	trace_put32(word, (uint32_t)n);
@@ -86,12 +95,18 @@ static int put_header(struct trace_writer *w, const char *source)
 
 int trace_writer_new(FILE *out, const char *source, struct trace_writer **ret)
 {
+	return trace_writer_new_at(out, source, 0, ret);
+}
+
+int trace_writer_new_at(FILE *out, const char *source, uint64_t levels, struct trace_writer **ret)
+{
 	struct trace_writer *w = calloc(1, sizeof(*w));
 	int r;
 
 	if (!w)
 		return -ENOMEM;
 	w->out = out;
+	w->levels = levels;
 	w->packed_room = ZSTD_compressBound(TRACE_RAW_MAX);
 	w->raw = malloc(TRACE_RAW_MAX);
 	w->packed = malloc(w->packed_room);
@@ -156,8 +171,9 @@ static int end_block(struct trace_writer *w)
 
 int trace_write(struct trace_writer *w, const struct trace_row *row)
 {
-	if (!trace_row_valid(row))
+	if (!trace_row_valid(row) || (w->levels && row->blocks <= 0))
 		return -EINVAL;
+	w->levels -= w->levels != 0;
 	put_varint(w, zigzag((int64_t)(row->time_ns - w->last.time_ns)));
 	put_varint(w, zigzag((int64_t)row->cpu - w->last.cpu) << 4 | row->order);
 	put_varint(w, zigzag(row->blocks));

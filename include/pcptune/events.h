@@ -2,16 +2,24 @@
 /*
  * Movements of lists as they happen, from a program that is being recorded (`pcptune record`).
  *
- * A program whose environment names a socket (PCPALLOC_EVENTS) makes one memfd with a ring for each
- * of its CPU slots, sealed against any change of size, and sends it over that socket (SOCK_SEQPACKET)
- * with a hello. End of file is the end of the program. From then on both sides only use the rings.
+ * A program makes one memfd with a ring for each of its CPU slots, sealed against any change of size,
+ * and sends it with a hello to who records, over a socket (SOCK_SEQPACKET). From then on both sides
+ * only use the rings. There are two ways to such a socket:
+ *
+ *   The environment names one (PCPALLOC_EVENTS). The program connects at its first allocation, and
+ *   its children do. End of file is the end of the program.
+ *   The daemon hands one over while the program runs (PCPTUNE_REQUEST_RECORD): the program is never
+ *   told a path. A program that can not be recorded says why by a hello without rings. Who records
+ *   ends it by shutting its side down, or going away: the program writes what its lists moved last
+ *   and then closes the socket, so end of file says that all is there. Children are not recorded.
  *
  *   head, merged, entries   the program, with pcp.lock of that CPU held: entry first, then head (release)
  *   tail                    who records, release, after it copied
- *   the rest of the line    private to the program
+ *   begun_ns, level         the program, before its hello
+ *   seen                    private to the program
  *
  * An event is what was freed to and allocated from one list since its event before. Lists are looked
- * at when one of them moved by 4 pages net, so that much is between most events; what went to and
+ * at when one of them moved by 16 pages net, so that much is between most events; what went to and
  * fro comes on top. A thread that finds the ring of its CPU nearly full rests, with no lock held, as
  * long as who records makes progress. After a second without any, nobody waits again: when a ring is
  * full nothing is written, `merged` counts, and the next event of that list has what it moved
@@ -24,7 +32,7 @@
 
 #define PCPTUNE_EVENTS_MAGIC   0x50435045u
 #define PCPTUNE_EVENTS_VERSION 1u
-#define PCPTUNE_EVENTS_PAGES   4u	  /* of net movement */
+#define PCPTUNE_EVENTS_PAGES   16u	  /* of net movement */
 #define PCPTUNE_EVENTS_MOST    (1u << 20) /* entries of a ring */
 
 struct pcptune_event {
@@ -40,6 +48,8 @@ struct pcptune_event_ring {
 	uint64_t merged;
 	uint64_t seen[PCPTUNE_N_LISTS];		    /* words of the lists at the last event */
 	uint64_t tail __attribute__((aligned(64))); /* events read */
+	uint64_t begun_ns; /* CLOCK_MONOTONIC; 0: at the first allocation, and lists were empty */
+	uint32_t level[PCPTUNE_N_LISTS]; /* blocks that lay on each list then */
 	struct pcptune_event entry[] __attribute__((aligned(64)));
 };
 
@@ -47,8 +57,8 @@ struct pcptune_events_hello {
 	uint32_t magic;
 	uint16_t version;
 	uint16_t size;	    /* of this struct */
-	uint32_t n_rings;   /* one for each (zone, CPU slot), zone by zone */
-	uint32_t n_entries; /* of a ring, a power of two */
+	uint32_t n_rings;   /* one for each (zone, CPU slot), zone by zone; 0: none, and no memfd */
+	uint32_t n_entries; /* of a ring, a power of two; without rings: why, a positive errno */
 	uint64_t stride;    /* from ring to ring */
 };
 

@@ -138,13 +138,13 @@ struct pcptune_ctl {
 struct pcptune_pcp {
 	uint32_t lock;	  /* private to the allocator: 0 free, else held */
 	uint32_t ack_seq; /* last ctl.seq taken over */
-	uint32_t lists;   /* bit i: list[i] is in use, or was; set before its word first moves */
-	uint32_t holds;   /* holds of the zone lock that are over, stored after zctr; wraps */
+	uint32_t lists;	  /* bit i: list[i] is in use, or was; set before its word first moves */
+	uint32_t holds;	  /* holds of the zone lock that are over, stored after zctr; wraps */
 #define PCPTUNE_GAUGE(field, unit, line, para) uint32_t field;
 #include <pcptune/counters.def>
 #define PCPTUNE_PCTR(field, unit, line, para) uint64_t field;
 #include <pcptune/counters.def>
-	uint32_t flags;      /* private: rule flags */
+	uint32_t flags;	     /* private: rule flags */
 	uint32_t high_limit; /* pages; high is never above it: ring capacity */
 	uint64_t reserved[7];
 };
@@ -254,12 +254,17 @@ struct pcptune_seg_header {
 
 /*
  * Handshake over the SOCK_SEQPACKET socket: one hello (with the memfd as SCM_RIGHTS), one reply.
- * End of file is the end of the target.
+ * End of file is the end of the target. Later the daemon may send requests, to targets whose hello
+ * says that they know them, and wakes the agent: it reads them. They are answered elsewhere; on this
+ * socket a target says nothing more.
  */
 #define PCPTUNE_WIRE_MAGIC   0x50435057u
 #define PCPTUNE_WIRE_VERSION 1u
 
-enum pcptune_hello_flags { PCPTUNE_HELLO_RECONNECT = 1u << 0 };
+enum pcptune_hello_flags {
+	PCPTUNE_HELLO_RECONNECT = 1u << 0,
+	PCPTUNE_HELLO_RECORDS = 1u << 1, /* knows PCPTUNE_REQUEST_RECORD */
+};
 
 struct pcptune_hello {
 	uint32_t magic;
@@ -281,6 +286,19 @@ struct pcptune_reply {
 	char reason[192]; /* NUL-terminated, for people */
 };
 
+enum pcptune_request_what {
+	/* with a connected socket as SCM_RIGHTS, at whose other end is a recorder (events.h) */
+	PCPTUNE_REQUEST_RECORD = 1,
+};
+
+struct pcptune_request {
+	uint32_t magic;
+	uint16_t version;
+	uint16_t size;
+	uint32_t what; /* enum pcptune_request_what */
+	uint32_t reserved;
+};
+
 #if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 _Static_assert(sizeof(struct pcptune_desc) == 128, "description rows are 128 bytes");
 _Static_assert(sizeof(struct pcptune_ctl) == 64, "control words fill one line");
@@ -296,6 +314,7 @@ _Static_assert(sizeof(struct pcptune_packed) == 1688, "layout 3");
 _Static_assert(offsetof(struct pcptune_seg_header, wake) % 64 == 0, "daemon's words on their line");
 _Static_assert(sizeof(struct pcptune_hello) == 24, "wire 1");
 _Static_assert(sizeof(struct pcptune_reply) == 224, "wire 1");
+_Static_assert(sizeof(struct pcptune_request) == 16, "wire 1");
 #endif
 
 #ifdef __cplusplus

@@ -11,23 +11,26 @@
 #include "lib/trace_private.h"
 #include "tests/fuzz/seeds.h"
 
-static void seed(unsigned n_rows, uint64_t step)
+static void seed(unsigned n_rows, uint64_t step, unsigned levels)
 {
 	struct trace_writer *w;
 	char *data, name[32];
 	size_t len;
 	FILE *out = open_memstream(&data, &len);
 
-	MUST(out && trace_writer_new(out, "seed", &w) == 0);
+	MUST(out && trace_writer_new_at(out, "seed", levels, &w) == 0);
 	for (unsigned i = 0; i < n_rows; i++) {
 		struct trace_row row = {i * step, i % 5, i % 4, (int64_t)(i % 7) - 3};
+
+		if (i < levels)
+			row.blocks = i + 1;
 
 		MUST(trace_write(w, &row) == 0);
 	}
 	MUST(trace_writer_end(w) == 0 && fclose(out) == 0);
 	trace_writer_free(w);
 	for (uint8_t mend = 0; mend < 2; mend++) {
-		snprintf(name, sizeof(name), "trace-%u-%u", n_rows, mend);
+		snprintf(name, sizeof(name), "trace-%u-%u-%u", n_rows, levels, mend);
 		seed_write(name, &mend, 1, data, len);
 	}
 	free(data);
@@ -37,9 +40,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	(void)argc;
 	(void)argv;
-	seed(0, 0);
-	seed(3, 1000);
-	seed(500, INT64_MAX / 600);
+	seed(0, 0, 0);
+	seed(3, 1000, 0);
+	seed(5, 1000, 2);
+	seed(500, INT64_MAX / 600, 0);
 	return 0;
 }
 
@@ -112,6 +116,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!e) {
 		while ((e = trace_next(r, &rows, &n, why)) == 1) {
 			MUST(n > 0 && n <= TRACE_BLOCK_ROWS);
+			MUST(trace_levels(r) <= n);
+			for (size_t i = 0; i < trace_levels(r); i++)
+				MUST(rows[i].blocks > 0);
 			if (n <= 1000)
 				round_trip(rows, n);
 		}

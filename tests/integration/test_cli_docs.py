@@ -135,9 +135,10 @@ def bash_completes_commands_options_and_values():
 @test
 def bash_completes_targets_and_policies():
     f = Fake(targets={"targets": [{"id": 1, "name": "web"}, {"id": 2, "name": "sqlite3"}]})
-    for name in ("status", "set", "unset", "advise", "policy", "counters"):
+    for name in ("status", "set", "unset", "advise", "policy", "counters", "record"):
         assert complete(name, "w", socket=f.socket) == ["web"], name
     assert complete("status", "") == [], "no daemon, no words, no message"
+    assert "env" in complete("record", "--", "env"), "a program is to be started"
     assert complete("policy", "web", "st", socket=f.socket) == ["static"]
     assert complete("policies", "con") == complete("log", "-p", "con") == ["contention"]
     assert complete("run", "--policy", "") == ["coldest", "contention", "fraction", "kernel", "knee",

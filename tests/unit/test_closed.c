@@ -149,14 +149,14 @@ static void pages_are_neither_made_nor_lost(void **state)
 
 static char path[4096];
 
-static void trace_begin(struct trace_writer **w, FILE **f)
+static void trace_begin(struct trace_writer **w, FILE **f, uint64_t levels)
 {
 	const char *dir = getenv("TMPDIR");
 
 	snprintf(path, sizeof(path), "%s/closed-%d.pct", dir ? dir : "/tmp", getpid());
 	*f = fopen(path, "we");
 	assert_non_null(*f);
-	assert_int_equal(trace_writer_new(*f, "test", w), 0);
+	assert_int_equal(trace_writer_new_at(*f, "test", levels, w), 0);
 }
 
 static void trace_end(struct trace_writer *w, FILE *f)
@@ -166,15 +166,21 @@ static void trace_end(struct trace_writer *w, FILE *f)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* Bursts of three CPUs over five seconds; CPU 5 has the large ones. */
-static void a_trace(uint64_t seed)
+/*
+ * Bursts of three CPUs over five seconds; CPU 5 has the large ones. levels: CPUs 0 and 5 begin with
+ * 40 and 300 pages.
+ */
+static void a_trace_at(uint64_t seed, bool levels)
 {
 	static const uint32_t cpus[] = {0, 2, 5};
+	static const struct trace_row level[] = {{0, 0, 0, 40}, {0, 5, 0, 300}};
 	struct trace_writer *w;
 	FILE *f;
 
 	random_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-	trace_begin(&w, &f);
+	trace_begin(&w, &f, levels ? 2 : 0);
+	for (size_t i = 0; levels && i < 2; i++)
+		assert_int_equal(trace_write(w, &level[i]), 0);
 	for (uint64_t i = 0; i < 5000; i++) {
 		uint32_t c = (uint32_t)below(3);
 		int64_t n = 1 + (int64_t)below(c == 2 ? 900 : 60);
@@ -183,6 +189,11 @@ static void a_trace(uint64_t seed)
 		assert_int_equal(trace_write(w, &row), 0);
 	}
 	trace_end(w, f);
+}
+
+static void a_trace(uint64_t seed)
+{
+	a_trace_at(seed, false);
 }
 
 static struct grid_job job_of(const char *policy, const char *params)
@@ -233,6 +244,49 @@ static void run(struct grid_trace *t, struct grid_job *j, size_t n, uint64_t bud
 	for (size_t i = 0; i < n; i++)
 		if (j[i].error)
 			fail_msg("%s", j[i].why);
+}
+
+/* Lists that hold something where the trace begins: what fits, and no move is counted for it. */
+static void levels_are_there_and_cost_nothing(void **state)
+{
+	static const uint64_t capacity[] = {3, 63, 999};
+
+	(void)state;
+	for (uint64_t seed = 1; seed < 4; seed++) {
+		struct grid_job j[] = {fixed(4, 1, "g0"), fixed(64, 1, "g0"), fixed(1000, 1, "g0")};
+		struct grid_trace t;
+
+		a_trace_at(seed, true);
+		run(&t, j, 3, 0, 2);
+		assert_int_equal(t.level_pages, 340);
+		for (size_t i = 0; i < 3; i++) {
+			struct pcptune_band_traffic sum = {0, 0};
+			uint64_t told = 0;
+
+			for (size_t k = 0; k < t.w.n; k++) {
+				const struct walk *w = t.w.walk[k];
+				uint64_t level = w->cpu == 0 ? 40 : w->cpu == 5 ? 300 : 0;
+				struct pcptune_band_traffic c =
+					curve_traffic(&w->curve, capacity[i],
+						      level < capacity[i] ? level : capacity[i]);
+				struct whatif p;
+
+				walk_whatif(w, capacity[i] + 1, &p);
+				assert_true(p.pages == p.pages_least && p.pages == p.pages_most);
+				told += p.pages;
+				sum.refilled += c.refilled;
+				sum.drained += c.drained;
+			}
+			assert_int_equal(j[i].r.alloc_zone, sum.refilled);
+			assert_int_equal(j[i].r.free_zone, sum.drained);
+			assert_int_equal(told, sum.refilled + sum.drained);
+			assert_true(j[i].has_floor && j[i].floor <= j[i].split);
+			assert_true(j[i].split <= j[i].moved);
+		}
+		grid_trace_close(&t);
+		jobs_free(j, 3);
+	}
+	unlink(path);
 }
 
 static void fixed_values_of_batch_1_move_what_the_curve_says(void **state)
@@ -310,7 +364,7 @@ static void a_policy_meets_what_it_caused(void **state)
 
 	(void)state;
 	/* two CPUs whose holds of the lock meet all the time, for twenty seconds */
-	trace_begin(&w, &f);
+	trace_begin(&w, &f, 0);
 	for (uint64_t i = 0; i < 40000; i++) {
 		struct trace_row row = {i / 2 * 1000000, (uint32_t)(i & 1), 0,
 					i / 2 % 2 ? 2000 : -2000};
@@ -345,7 +399,7 @@ static void extremes_of_time_and_number_end(void **state)
 
 	(void)state;
 	for (int backwards = 0; backwards < 2; backwards++) {
-		trace_begin(&w, &f);
+		trace_begin(&w, &f, 0);
 		for (size_t i = 0; i < 6; i++)
 			assert_int_equal(trace_write(w, &rows[backwards ? 5 - i : i]), 0);
 		trace_end(w, f);
@@ -372,7 +426,7 @@ static void held_pages_are_a_mean_over_time(void **state)
 	FILE *f;
 
 	(void)state;
-	trace_begin(&w, &f);
+	trace_begin(&w, &f, 0);
 	for (size_t i = 0; i < 3; i++)
 		assert_int_equal(trace_write(w, &rows[i]), 0);
 	trace_end(w, f);
@@ -433,6 +487,7 @@ int main(void)
 		cmocka_unit_test(records_leave_nothing_out),
 		cmocka_unit_test(one_list_follows_the_rules),
 		cmocka_unit_test(pages_are_neither_made_nor_lost),
+		cmocka_unit_test(levels_are_there_and_cost_nothing),
 		cmocka_unit_test(fixed_values_of_batch_1_move_what_the_curve_says),
 		cmocka_unit_test(threads_do_not_change_the_result),
 		cmocka_unit_test(a_policy_meets_what_it_caused),

@@ -131,6 +131,78 @@ static void the_header_describes_the_file(void **state)
 	file_free(&f);
 }
 
+/* n rows, of which so many are said to be levels. */
+static struct file make_levels(size_t n, uint64_t levels)
+{
+	struct file f = {.n = n, .rows = calloc(n + 1, sizeof(struct trace_row))};
+	FILE *out = open_memstream(&f.data, &f.len);
+	struct trace_row no_level = {.blocks = -1};
+	struct trace_writer *w;
+
+	assert_true(out && f.rows);
+	assert_int_equal(trace_writer_new_at(out, "test", levels, &w), 0);
+	for (size_t i = 0; i < n; i++) {
+		f.rows[i] = (struct trace_row){i, 0, i % 4, i < levels ? (int64_t)i + 1 : -1};
+		if (i < levels)
+			assert_int_equal(trace_write(w, &no_level), -EINVAL);
+		assert_int_equal(trace_write(w, &f.rows[i]), 0);
+	}
+	assert_int_equal(trace_writer_end(w), 0);
+	trace_writer_free(w);
+	assert_int_equal(fclose(out), 0);
+	return f;
+}
+
+static void levels_are_told_from_movements(void **state)
+{
+	static const struct {
+		size_t n;
+		uint64_t levels;
+	} tries[] = {{10, 0},
+		     {10, 3},
+		     {10, 10},
+		     {3, 10}, /* cut short */
+		     {TRACE_BLOCK_ROWS + 9, TRACE_BLOCK_ROWS},
+		     {2 * TRACE_BLOCK_ROWS, TRACE_BLOCK_ROWS + 5}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(tries) / sizeof(tries[0]); i++) {
+		struct file f = make_levels(tries[i].n, tries[i].levels);
+		struct trace_reader *r;
+		const struct trace_row *rows;
+		char why[TRACE_WHY];
+		size_t n, at = 0;
+
+		assert_int_equal(trace_open_stream(fmemopen(f.data, f.len, "r"), "x", &r, why), 0);
+		/* who does not know them must not read them */
+		assert_non_null(strstr(trace_header(r),
+				       tries[i].levels ? "\nversion=2\n" : "\nversion=1\n"));
+		while (trace_next(r, &rows, &n, why) == 1)
+			for (size_t k = 0; k < n; k++, at++)
+				assert_int_equal(k < trace_levels(r), at < tries[i].levels);
+		assert_int_equal(at, tries[i].n);
+		trace_close(r);
+		assert_int_equal(reads(&f, f.data, f.len, &n, why), 0);
+		file_free(&f);
+	}
+}
+
+/* The writer takes no such row for a level; one that another wrote is damage. */
+static void a_level_is_above_0(void **state)
+{
+	struct file f = make_levels(5, 3);
+	size_t text = TRACE_SIGNATURE_LEN + 4, len = trace_get32((uint8_t *)f.data + text - 4), n;
+	char why[TRACE_WHY] = "", *levels = memmem(f.data, f.len, "levels=3", 8);
+
+	(void)state;
+	assert_non_null(levels);
+	levels[7] = '4';
+	trace_put32((uint8_t *)f.data + text + len, trace_crc(0, (uint8_t *)f.data + text, len));
+	assert_int_equal(reads(&f, f.data, f.len, &n, why), -EBADMSG);
+	assert_non_null(strstr(why, "rows out of range"));
+	file_free(&f);
+}
+
 static void a_byte_changed_anywhere_is_noticed(void **state)
 {
 	struct file f = make(300);
@@ -381,6 +453,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_row_comes_back),
 		cmocka_unit_test(the_header_describes_the_file),
+		cmocka_unit_test(levels_are_told_from_movements),
+		cmocka_unit_test(a_level_is_above_0),
 		cmocka_unit_test(a_byte_changed_anywhere_is_noticed),
 		cmocka_unit_test(a_cut_anywhere_is_noticed),
 		cmocka_unit_test(what_is_lost_is_counted),

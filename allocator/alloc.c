@@ -116,13 +116,16 @@ static bool any_returning(void)
 	return false;
 }
 
-static void *try_zones(uint32_t slot, unsigned order)
+/* pages: 0, or those of a row. */
+static void *try_zones(uint32_t slot, unsigned order, uint32_t pages)
 {
 	uint32_t home = pcpa_heap.home[slot], n = pcpa_heap.n_zones;
 
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t zone = home + i < n ? home + i : home + i - n;
-		void *block = pcpa_pcp_alloc(&pcpa_heap.zones[zone], slot, order);
+		struct pcpa_zone *z = &pcpa_heap.zones[zone];
+		void *block = pages ? pcpa_pcp_alloc_row(z, slot, order, pages)
+				    : pcpa_pcp_alloc(z, slot, order);
 
 		if (block)
 			return block;
@@ -141,7 +144,8 @@ static void count_failure(uint32_t slot)
 }
 
 /* Every zone is empty at first sight: look at what is cached, and at what is on its way back. */
-static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned order)
+static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned order,
+							uint32_t pages)
 {
 	void *block;
 	bool again;
@@ -153,7 +157,7 @@ static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned 
 	do {
 		again = any_returning();
 		reclaim_lists(slot);
-		block = try_zones(slot, order);
+		block = try_zones(slot, order, pages);
 		if (!block && again)
 			pcpa_rest();
 	} while (!block && again);
@@ -164,13 +168,13 @@ static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned 
 	return NULL;
 }
 
-static inline void *alloc_block(unsigned order)
+static inline void *alloc_block(unsigned order, uint32_t pages)
 {
 	uint32_t slot = pcpa_cpu_slot();
-	void *block = try_zones(slot, order);
+	void *block = try_zones(slot, order, pages);
 
 	if (__builtin_expect(!block, 0))
-		block = alloc_hard(slot, order);
+		block = alloc_hard(slot, order, pages);
 	if (__builtin_expect(pcpa_get(&pcpa_agent_bell), 0))
 		pcpa_agent_attend();
 	return block;
@@ -193,7 +197,7 @@ static __attribute__((noinline)) void *alloc_slow(unsigned order)
 
 	if (fast_order(order) && pcpa_sections_passed(order) && pcpa_section_pop_own(order, &block))
 		return block;
-	return ready_to_alloc(order) ? alloc_block(order) : NULL;
+	return ready_to_alloc(order) ? alloc_block(order, 0) : NULL;
 }
 
 __attribute__((aligned(64))) /* a line of instructions */
@@ -221,7 +225,7 @@ size_t pcpa_alloc_bulk(unsigned order, size_t n, void **blocks)
 							    n - got, blocks + got);
 
 		if (!more) {
-			blocks[got] = alloc_block(order);
+			blocks[got] = alloc_block(order, 0);
 			if (!blocks[got])
 				break;
 			more = 1;
@@ -358,49 +362,46 @@ static unsigned order_of(size_t pages)
 	return pages <= 1 ? 0 : (unsigned)(64 - __builtin_clzl(pages - 1));
 }
 
-/*
- * Marks the pieces of pages [at, end) as blocks in use, the last one first: whoever walks over
- * the tags meanwhile still sees the larger block until its own tag, the first, is written.
- */
-static void mark_pieces(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end)
+/* The zone of a row of buddy blocks, the largest first, each of them in use; NULL after a report. */
+static struct pcpa_zone *check_row(char *block, size_t pages, const void *caller)
 {
-	unsigned order;
+	unsigned order = pcpa_piece_order(0, pages);
+	struct pcpa_zone *z = check_block(block, order, caller);
+	uint32_t pfn;
 
-	if (at == end)
-		return;
-	order = pcpa_piece_order(at, end);
-	mark_pieces(z, pfn, at + ((size_t)1 << order), end);
-	pcpa_tag_set(z, pfn + (uint32_t)at, PCPA_IN_USE, order);
+	if (!z)
+		return NULL;
+	pfn = pcpa_page_number(z, block);
+	for (size_t at = (size_t)1 << order; at < pages; at += (size_t)1 << order) {
+		order = pcpa_piece_order(at, pages);
+		if ((pfn + at >= z->n_pages ||
+		     pcpa_tag_get(z, pfn + (uint32_t)at) != pcpa_tag(PCPA_IN_USE, order)) &&
+		    !check_block(block + at * PCPA_PAGE_SIZE, order, caller))
+			return NULL;
+	}
+	return z;
 }
 
-/*
- * Pieces of a block go to the zone and merge there. On the lists they would only pile up: the next
- * block of that size is cut from a larger one again, and nobody asks for the pieces.
- */
-static void give_pieces(char *block, size_t at, size_t end, const void *caller)
+static void free_blocks(char *block, size_t pages, const void *caller)
 {
-	struct pcpa_zone *z = NULL;
 	int saved = errno;
+	struct pcpa_zone *z = check_row(block, pages, caller);
+	unsigned order;
 
-	for (size_t i = at; i < end; i += (size_t)1 << pcpa_piece_order(i, end)) {
-		z = check_block(block + i * PCPA_PAGE_SIZE, pcpa_piece_order(i, end), caller);
-		if (!z)
-			return;
-	}
-	for (size_t i = at; i < end && must_put_off(); i += (size_t)1 << pcpa_piece_order(i, end))
-		pcpa_deferred_push(block + i * PCPA_PAGE_SIZE, pcpa_piece_order(i, end));
 	if (z && !must_put_off())
-		pcpa_pcp_give(z, pcpa_cpu_slot(), pcpa_page_number(z, block), at, end);
+		pcpa_pcp_free_row(z, pcpa_cpu_slot(), pcpa_page_number(z, block), (uint32_t)pages);
+	for (size_t at = 0; z && must_put_off() && at < pages; at += (size_t)1 << order) {
+		order = pcpa_piece_order(at, pages);
+		pcpa_deferred_push(block + at * PCPA_PAGE_SIZE, order);
+	}
 	wake_agent();
 	errno = saved;
 }
 
 void *pcpa_alloc_exact(size_t size, size_t align)
 {
-	size_t pages, all;
+	size_t pages;
 	unsigned order;
-	struct pcpa_zone *z;
-	void *block;
 
 	if (!align)
 		align = PCPA_PAGE_SIZE;
@@ -412,16 +413,9 @@ void *pcpa_alloc_exact(size_t size, size_t align)
 	order = order_of(pages);
 	if (order_of(align / PCPA_PAGE_SIZE) > order)
 		order = order_of(align / PCPA_PAGE_SIZE);
-	block = pcpa_alloc(order);
-	all = (size_t)1 << order;
-	if (!block || pages == all)
-		return block;
-	z = pcpa_heap_zone_of(block);
-	/* the tail from the end of what is kept, the rest before it */
-	mark_pieces(z, pcpa_page_number(z, block), pages, all);
-	mark_pieces(z, pcpa_page_number(z, block), 0, pages);
-	give_pieces(block, pages, all, CALLER);
-	return block;
+	if (pages == (size_t)1 << order)
+		return pcpa_alloc(order);
+	return ready_to_alloc(order) ? alloc_block(order, (uint32_t)pages) : NULL;
 }
 
 void pcpa_free_exact(void *block, size_t size)
@@ -433,7 +427,7 @@ void pcpa_free_exact(void *block, size_t size)
 	if (!size || size > PCPA_MAX_EXACT)
 		report("size is 0 or above PCPA_MAX_EXACT", block, 0, CALLER);
 	else if (pages & (pages - 1))
-		give_pieces(block, 0, pages, CALLER);
+		free_blocks(block, pages, CALLER);
 	else
 		free_block(block, order_of(pages), CALLER);
 }

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "allocator/depot.h"
+#include "allocator/rows.h"
 
 #define SPILL_PAGES 64u
 #define FLUSH_PAGES 1024u /* in one hold of the zone lock */
@@ -68,6 +69,7 @@ void pcpa_depot_make(struct pcpa_zone *z, uint32_t n_slots, uint32_t cpus)
 	int saved = errno;
 	struct pcpa_depot *d;
 
+	pcpa_rows_make(z, n_slots, cpus);
 	if (z->depot)
 		return;
 	d = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -88,7 +90,7 @@ bool pcpa_depot_has_front(const struct pcpa_zone *z, uint32_t slot)
 
 	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS && z->depot; order++)
 		n |= pcpa_get(&front_of(z->depot, slot, order)->n);
-	return n;
+	return n || pcpa_rows_has(z, slot);
 }
 
 bool pcpa_depot_has_shared(const struct pcpa_zone *z)
@@ -504,6 +506,7 @@ void pcpa_depot_age_front(struct pcpa_zone *z, uint32_t slot, struct pcptune_zct
 {
 	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS && z->depot; order++)
 		leave(z, front_of(z->depot, slot, order), order, false, PCPA_PATH_AGENT, ctr);
+	pcpa_rows_age(z, slot, ctr);
 }
 
 void pcpa_depot_age_shared(struct pcpa_zone *z, struct pcptune_zctr *ctr)
@@ -514,11 +517,9 @@ void pcpa_depot_age_shared(struct pcpa_zone *z, struct pcptune_zctr *ctr)
 
 bool pcpa_depot_empty(struct pcpa_zone *z, enum pcpa_path path, struct pcptune_zctr *ctr)
 {
-	bool any = false;
+	bool any = pcpa_rows_empty(z, path, ctr);
 
-	if (!z->depot)
-		return false;
-	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS; order++) {
+	for (unsigned order = 0; order < PCPA_DEPOT_ORDERS && z->depot; order++) {
 		any |= leave(z, shared_of(z->depot, order), order, true, path, ctr);
 		for (uint32_t slot = 0; slot < z->depot->n_slots; slot++)
 			any |= leave(z, front_of(z->depot, slot, order), order, true, path, ctr);
@@ -553,5 +554,5 @@ const char *pcpa_depot_check(const struct pcpa_zone *z, uint64_t *ret_pages)
 		for (uint32_t slot = 0; slot < d->n_slots && !what; slot++)
 			what = check_stack(z, front_of(d, slot, order), order, ret_pages);
 	}
-	return what;
+	return what ? what : pcpa_rows_check(z, ret_pages);
 }

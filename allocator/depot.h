@@ -8,7 +8,8 @@
  * order a small one (a front), so that blocks come back to the CPU whose caches know them, and
  * their descriptors do not wander; and for each order a larger one that all share, in which the
  * pages of a program that allocates on one CPU and frees on another change sides. What is in the
- * depot is free in the zone in every respect but one: it does not merge.
+ * depot is free in the zone in every respect but one: it does not merge. (Longer blocks, of which
+ * there are few, are kept beside it: rows.h. What is said here of a front includes those of its CPU.)
  *
  * Bounds. A front holds up to PCPA_FRONT_PAGES of an order (four batches), a shared stack up to
  * PCPA_SHARED_PAGES (two of the largest moves of the default settings), and both together less

@@ -44,23 +44,26 @@ static void wake_one(uint32_t *word)
 }
 
 /*
- * The patience is over. `hungry` is counted up before the word is set to 2, and a release looks at
- * it after the word was set to 0 (all in one total order): either we find the word 0 and have the
- * lock, or some holder from now on finds the word 2, then us, and hands over. Nobody leaves but as
- * the owner, and an owner counts himself out first. So an owner who sees somebody hungry can rely
- * on him to take the grant.
+ * The patience is over. `hungry` is counted up before the word is set to 2, and the release of a
+ * marked word looks at it after the word was set to 0 (all in one total order): either we find the
+ * word 0 and have the lock, or some holder from now on finds the word 2, then us, and hands over; or
+ * he wipes our mark out, and we set it again. Nobody leaves but as the owner, and an owner counts
+ * himself out first. So an owner who sees somebody hungry can rely on him to take the grant. While
+ * one is on its way the word is not 0.
  */
 static void wait_hungry(struct pcpa_lock *lock)
 {
+	struct timespec rest = {0, PCPA_LOCK_PATIENCE_NS};
 	uint32_t granted = 1;
 
 	__atomic_fetch_add(&lock->hungry, 1, __ATOMIC_SEQ_CST);
-	if (__atomic_exchange_n(&lock->word, 2, __ATOMIC_SEQ_CST))
-		while (!__atomic_compare_exchange_n(&lock->grant, &granted, 0, false,
-						    __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-			sleep_on(&lock->grant, 0, NULL);
-			granted = 1;
-		}
+	while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_SEQ_CST)) {
+		sleep_on(&lock->grant, 0, &rest);
+		if (__atomic_compare_exchange_n(&lock->grant, &granted, 0, false, __ATOMIC_ACQUIRE,
+						__ATOMIC_RELAXED))
+			break;
+		granted = 1;
+	}
 	__atomic_fetch_sub(&lock->hungry, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -93,7 +96,7 @@ void pcpa_lock_take(struct pcpa_lock *lock)
 }
 
 /* The word is 2 and ours. */
-static __attribute__((noinline)) void release_slept_for(struct pcpa_lock *lock)
+void pcpa_lock_release_marked(struct pcpa_lock *lock)
 {
 	int saved = errno;
 
@@ -111,15 +114,6 @@ static __attribute__((noinline)) void release_slept_for(struct pcpa_lock *lock)
 			break;
 	}
 	errno = saved;
-}
-
-void pcpa_lock_release(struct pcpa_lock *lock)
-{
-	uint32_t held = 1;
-
-	if (!__atomic_compare_exchange_n(&lock->word, &held, 0, false, __ATOMIC_RELEASE,
-					 __ATOMIC_RELAXED))
-		release_slept_for(lock);
 }
 
 void pcpa_lock_forget_waiters(struct pcpa_lock *lock)

@@ -9,6 +9,11 @@
  * busy, but could go against the same sleeper for seconds. So one that waited for PCPA_LOCK_PATIENCE_NS
  * counts itself in `hungry`, and gets the lock from a release by hand: `grant` is 1, the word never
  * becomes 0.
+ *
+ * A release is a load and a store: a locked instruction there would be a sixth of a short hold. So a
+ * sleeper that marks the word between the two loses its mark, and nobody wakes it. That takes a
+ * holder that is interrupted there, or one whose store is on its way longer than a sleeper needs to
+ * fall asleep. Sleepers therefore never sleep for longer than PCPA_LOCK_PATIENCE_NS without looking.
  */
 #ifndef PCPA_LOCK_H
 #define PCPA_LOCK_H
@@ -35,7 +40,16 @@ static inline bool pcpa_lock_try(struct pcpa_lock *lock)
 
 /* Waits as long as it takes. */
 void pcpa_lock_take(struct pcpa_lock *lock);
-void pcpa_lock_release(struct pcpa_lock *lock);
+void pcpa_lock_release_marked(struct pcpa_lock *lock);
+
+static inline void pcpa_lock_release(struct pcpa_lock *lock)
+{
+	if (__builtin_expect(__atomic_load_n(&lock->word, __ATOMIC_RELAXED) == 1, 1))
+		__atomic_store_n(&lock->word, 0, __ATOMIC_RELEASE);
+	else
+		pcpa_lock_release_marked(lock);
+}
+
 /* In the child of a fork, which holds the lock: those who waited are not there any more. */
 void pcpa_lock_forget_waiters(struct pcpa_lock *lock);
 

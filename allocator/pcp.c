@@ -24,6 +24,7 @@
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
+#include "allocator/rows.h"
 #include "allocator/track.h"
 
 #define BULK_HOLD 64u
@@ -431,6 +432,25 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 
 /* ---- straight to the zone ---- */
 
+void *pcpa_pcp_alloc_row(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t pages)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+	uint32_t pfn;
+
+	if (pcpa_in_zone)
+		return NULL;
+	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
+	pfn = pcpa_rows_take(z, slot, order, pages);
+	if (pfn == PCPA_NO_PAGE)
+		pfn = pcpa_zone_take_row(z, order, pages);
+	if (pfn != PCPA_NO_PAGE) {
+		pcpa_count(&b->zctr.alloc_zone, pages);
+		pcpa_count(&b->zctr.alloc_direct, pages);
+	}
+	pcpa_zone_leave(z);
+	return pfn == PCPA_NO_PAGE ? NULL : pcpa_page_address(z, pfn);
+}
+
 void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
 			    bool busy)
 {
@@ -438,6 +458,8 @@ void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 	struct pcpa_places to = {.ring = &block};
 	struct pcpa_claim none;
 
+	if (pcpa_rows_order(order))
+		return pcpa_pcp_alloc_row(z, pcpa_slot_of(b), order, 1u << order);
 	if (pcpa_in_zone)
 		return NULL;
 	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
@@ -452,19 +474,33 @@ void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 	return (void *)(uintptr_t)block;
 }
 
-void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
-			  unsigned order, bool busy)
+/* Under the zone lock. Returns the pages that came in: none of a wrong block. */
+static uint64_t give_one(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
+			 unsigned order)
 {
 	uint64_t one = (uintptr_t)block;
 	struct pcpa_places from = {.ring = &one};
+	uint32_t pfn = pcpa_page_number(z, block);
 
+	if (!pcpa_rows_order(order))
+		return pcpa_depot_give(z, PCPA_NO_FRONT, order, 1, &from, PCPA_IN_USE);
+	if (pcpa_tag_get(z, pfn) != pcpa_tag(PCPA_IN_USE, order)) {
+		pcpa_zone_keep_bad(z, block, order);
+		return 0;
+	}
+	pcpa_rows_give(z, pcpa_slot_of(b), pfn, 1u << order);
+	return 1u << order;
+}
+
+void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
+			  unsigned order, bool busy)
+{
 	if (pcpa_in_zone) {
 		pcpa_deferred_push(block, order);
 		return;
 	}
 	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
-	pcpa_count(&b->zctr.free_zone,
-		   pcpa_depot_give(z, PCPA_NO_FRONT, order, 1, &from, PCPA_IN_USE));
+	pcpa_count(&b->zctr.free_zone, give_one(z, b, block, order));
 	pcpa_count(&b->zctr.free_direct, 1u << order);
 	if (busy)
 		pcpa_count(&b->zctr.pcp_busy, 1);
@@ -494,6 +530,21 @@ void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, 
 		order = pcpa_piece_order(at, end);
 		pcpa_zone_give(z, pfn + (uint32_t)at, order, PCPA_BACKED);
 	}
+	pcpa_count(&b->zctr.free_zone, pages);
+	pcpa_count(&b->zctr.free_direct, pages);
+	pcpa_zone_leave(z);
+}
+
+void pcpa_pcp_free_row(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, uint32_t pages)
+{
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+
+	if (pcpa_in_zone) {
+		put_off(z, pfn, 0, pages);
+		return;
+	}
+	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
+	pcpa_rows_give(z, slot, pfn, pages);
 	pcpa_count(&b->zctr.free_zone, pages);
 	pcpa_count(&b->zctr.free_direct, pages);
 	pcpa_zone_leave(z);

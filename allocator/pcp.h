@@ -85,6 +85,13 @@ void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order);
 /* Up to n blocks; the state of the rules for consecutive frees does not move. */
 size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			   void **blocks);
+/*
+ * A row of so many pages (9 and more) at a multiple of 2^order, which is no less: from the zone past
+ * every list. NULL as above.
+ */
+void *pcpa_pcp_alloc_row(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t pages);
+/* A whole row, whose blocks were checked by the caller. */
+void pcpa_pcp_free_row(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, uint32_t pages);
 /* Blocks of one order in zone z, checked by the caller. Always succeed. */
 void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *block);
 /*

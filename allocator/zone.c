@@ -183,6 +183,22 @@ uint32_t pcpa_zone_take_run(struct pcpa_zone *z, unsigned order, uint32_t n, uin
 	return n;
 }
 
+uint32_t pcpa_zone_take_row(struct pcpa_zone *z, unsigned order, uint32_t pages)
+{
+	unsigned o, kind, piece;
+	uint32_t pfn = find(z, order, &o, &kind), at = 0;
+
+	if (pfn == PCPA_NO_PAGE)
+		return pfn;
+	put_rest(z, pfn + pages, pfn + (1u << o), kind);
+	for (; at < pages; at += 1u << piece) {
+		piece = pcpa_piece_order(at, pages);
+		pcpa_tag_set(z, pfn + at, PCPA_IN_USE, piece);
+	}
+	z->free_pages -= pages;
+	return pfn;
+}
+
 /* Puts a block on its list, merged as far as it goes. Its tag and free_pages are the caller's. */
 static void merge(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa_kind kind)
 {

@@ -74,6 +74,7 @@ struct pcpa_zone {
 	struct pcpa_page *pages;
 	struct pcptune_zone_block *gauges;
 	struct pcpa_depot *depot; /* NULL: there is none */
+	struct pcpa_rows *rows;	  /* the same */
 	uint32_t id;
 	uint32_t n_pages; /* managed; a multiple of PCPA_BLOCK */
 	uint32_t grown;	  /* pages below were used once; grows only */
@@ -180,6 +181,11 @@ void pcpa_zone_give(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa
  */
 uint32_t pcpa_zone_take_run(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t *ret_pfn);
 void pcpa_zone_give_run(struct pcpa_zone *z, uint32_t pfn, uint32_t end);
+/*
+ * Under the lock: a row of `pages` pages, at most 2^order, at a multiple of 2^order. Its blocks, the
+ * largest first, are tagged as in use. PCPA_NO_PAGE: no memory.
+ */
+uint32_t pcpa_zone_take_row(struct pcpa_zone *z, unsigned order, uint32_t pages);
 
 /*
  * Under the lock: remembers a block that came here and is not what it was said to be. Its free is

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lock: excludes, loses no wake-up, lets nobody wait while others take it again and again, and
- * is usable in the child of a fork that was made while others waited.
+ * The lock: excludes, loses nobody, be it that his mark is wiped out, lets nobody wait while others
+ * take it again and again, and is usable in the child of a fork that was made while others waited.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,6 +118,33 @@ static void *take_once(void *unused)
 	return NULL;
 }
 
+/*
+ * As by a holder that looked at the word before the sleepers marked it. What they have left then is
+ * time: who relies on being woken runs into the alarm.
+ */
+static void marks_are_lost(void **state)
+{
+	pthread_t t[4];
+
+	(void)state;
+	alarm(30);
+	for (int round = 0; round < 20; round++) {
+		uint32_t hungry = round % 2 ? 4 : 0;
+
+		lock = (struct pcpa_lock){0};
+		pcpa_lock_take(&lock);
+		for (int i = 0; i < 4; i++)
+			assert_int_equal(pthread_create(&t[i], NULL, take_once, NULL), 0);
+		while (pcpa_get(&lock.word) != 2 || pcpa_get(&lock.hungry) < hungry)
+			pcpa_yield();
+		__atomic_store_n(&lock.word, 0, __ATOMIC_RELEASE);
+		for (int i = 0; i < 4; i++)
+			pthread_join(t[i], NULL);
+		assert_int_equal(lock.word | lock.hungry | lock.grant, 0);
+	}
+	alarm(0);
+}
+
 static void a_child_does_not_wait_for_the_waiters_of_its_parent(void **state)
 {
 	pthread_t t[4];
@@ -151,6 +178,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_sleeper_is_not_passed_over_for_ever),
 		cmocka_unit_test(excludes_and_loses_nobody),
+		cmocka_unit_test(marks_are_lost),
 		cmocka_unit_test(a_child_does_not_wait_for_the_waiters_of_its_parent),
 	};
 

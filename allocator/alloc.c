@@ -299,10 +299,27 @@ static __attribute__((noinline)) void free_block(void *block, unsigned order, co
 	errno = saved;
 }
 
+/*
+ * A block of another zone than this CPU's goes to the list that this CPU has of that zone, where it
+ * waits for a batch to go home. false: whatever the reason.
+ */
+static inline bool push_elsewhere(void *block, unsigned order)
+{
+	const struct pcpa_zone *z = pcpa_heap_zone_of(block);
+
+	return z && !(((uintptr_t)block - z->base) & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1)) &&
+	       pcpa_tag_get(z, pcpa_page_number(z, block)) == pcpa_tag(PCPA_IN_USE, order) &&
+	       pcpa_section_push(&pcpa_fast.zone[z->id][order], block) == PCPA_SECTION_DONE;
+}
+
 static __attribute__((noinline)) void free_slow(void *block, unsigned order, const void *caller)
 {
-	if (fast_order(order) && pcpa_sections_passed(order) && pcpa_section_push_own(block, order))
-		return;
+	if (fast_order(order)) {
+		if (pcpa_heap.n_zones > 1 && push_elsewhere(block, order))
+			return;
+		if (pcpa_sections_passed(order) && pcpa_section_push_own(block, order))
+			return;
+	}
 	free_block(block, order, caller);
 }
 
@@ -421,6 +438,7 @@ void *pcpa_alloc_exact(size_t size, size_t align)
 void pcpa_free_exact(void *block, size_t size)
 {
 	size_t pages = pcpa_exact_pages(size);
+	unsigned order = order_of(pages);
 
 	if (!block)
 		return;
@@ -428,8 +446,8 @@ void pcpa_free_exact(void *block, size_t size)
 		report("size is 0 or above PCPA_MAX_EXACT", block, 0, CALLER);
 	else if (pages & (pages - 1))
 		free_blocks(block, pages, CALLER);
-	else
-		free_block(block, order_of(pages), CALLER);
+	else if (!fast_order(order) || !pcpa_section_push_own(block, order))
+		free_slow(block, order, CALLER);
 }
 
 /* ---- numbers ---- */

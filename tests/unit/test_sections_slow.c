@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The slow paths of lists served by sections: what the rules are told of frees that nobody counted
- * one by one, and what becomes of a CPU whose places were refused.
+ * one by one, where blocks of another zone go, and what becomes of a CPU whose places were refused.
  */
 #include <setjmp.h>
 #include <stdint.h>
@@ -128,6 +128,65 @@ static void second_block_in_a_row(void **state)
 		assert_int_equal(in_child(second_one_child, SETTINGS(rules[i], "PCPALLOC_AGENT=0",
 								     "PCPALLOC_MODE=rseq")),
 				 0);
+}
+
+/* ---- blocks of another zone ---- */
+
+static int n_errors;
+
+static void count_error(const struct pcpa_error *error, void *cookie)
+{
+	(void)error, (void)cookie;
+	n_errors++;
+}
+
+/* A block of the zone that is not this CPU's: its own is used up. */
+static void *foreign(unsigned order)
+{
+	const struct pcpa_zone *home = &pcpa_heap.zones[pcpa_heap.home[pcpa_cpu_slot()]];
+	void *one;
+
+	do
+		one = taken(order);
+	while (pcpa_zone_has(home, one));
+	return one;
+}
+
+static void foreign_child(void)
+{
+	struct pcptune_cpu_block *b;
+	uint32_t zone;
+	void *one;
+
+	stay_here();
+	pcpa_free(taken(0), 0);
+	CHECK(pcpa_heap.n_zones == 2 && pcpa_set_error_callback(count_error, NULL) == NULL);
+	zone = !pcpa_heap.home[pcpa_cpu_slot()];
+	b = pcpa_cpu_block(zone, pcpa_cpu_slot());
+	for (unsigned order = 4; order-- > 0;) {
+		uint64_t direct = b->zctr.free_direct, held;
+
+		one = foreign(order);
+		/* the first one makes the list ready */
+		pcpa_free(foreign(order), order);
+		held = pcpa_list_count(&b->list[order]);
+		pcpa_free(one, order);
+		CHECK(pcpa_list_count(&b->list[order]) == held + 1);
+		CHECK(b->zctr.free_direct == direct);
+		/* wrong ones are noticed as ever */
+		pcpa_free((char *)one + 4096, order + 1);
+		CHECK(n_errors == 4 - (int)order);
+		CHECK_AUDIT();
+	}
+}
+
+static void blocks_of_another_zone(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(foreign_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0",
+							  "PCPALLOC_SIZE=32m", "PCPALLOC_ZONES=2")),
+			 0);
 }
 
 /* ---- places that are refused ---- */
@@ -286,6 +345,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(second_block_in_a_row),
+		cmocka_unit_test(blocks_of_another_zone),
 		cmocka_unit_test(places_come_later),
 		cmocka_unit_test(twins_come_later),
 	};

@@ -7,11 +7,13 @@
  * --api pcpa uses pcpa_alloc(); --api malloc uses malloc(4096), so that any allocator can be
  * measured, also one that was preloaded. The counters come from pcpa_get_stats() and are split at
  * --settle seconds after the start, so that what a tuner needs to find its values is not mixed
- * with what it reaches.
+ * with what it reaches. With --iterations each thread does so many instead, so that runs of one kind
+ * ask for the same pages however fast they are.
  */
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,14 +27,17 @@
 struct options {
 	unsigned threads;
 	unsigned mib;
+	uint64_t iterations; /* of each thread; 0: as many as there is time for */
 	double seconds;
 	double settle;
 	bool use_malloc;
 	bool json;
+	bool pin;
 };
 
 struct worker {
 	pthread_t thread;
+	unsigned number;
 	const struct options *opt;
 	_Atomic uint64_t iterations;
 	_Atomic uint64_t pages;
@@ -80,17 +85,38 @@ static bool cycle(struct worker *w, void **block, size_t n)
 	return got == n;
 }
 
+/* To the i-th of the CPUs that we may use, round and round. */
+static void pin(unsigned i)
+{
+	cpu_set_t may, one;
+	int n;
+
+	if (sched_getaffinity(0, sizeof(may), &may) || !(n = CPU_COUNT(&may)))
+		return;
+	CPU_ZERO(&one);
+	for (int cpu = 0, k = (int)(i % (unsigned)n); cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &may) && !k--)
+			CPU_SET(cpu, &one);
+	sched_setaffinity(0, sizeof(one), &one);
+}
+
 static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
 	size_t n = (size_t)w->opt->mib << 8;
 	void **block = calloc(n, sizeof(*block));
 
-	while (block && !atomic_load_explicit(&stop, memory_order_relaxed))
+	if (w->opt->pin)
+		pin(w->number);
+	while (block && !atomic_load_explicit(&stop, memory_order_relaxed)) {
 		if (!cycle(w, block, n)) {
 			w->failed = true;
 			break;
 		}
+		if (w->opt->iterations ==
+		    atomic_load_explicit(&w->iterations, memory_order_relaxed))
+			break;
+	}
 	if (!block)
 		w->failed = true;
 	free(block);
@@ -159,8 +185,10 @@ static void usage(FILE *out)
 		     "  -t, --threads N    threads, 1 to 1024 (2)\n"
 		     "  -m, --mib N        MiB a thread takes in each iteration, 1 to 4096 (128)\n"
 		     "  -s, --seconds S    how long (5)\n"
+		     "  -i, --iterations N so many for each thread, however long that takes\n"
 		     "  -w, --settle S     counters are split after S seconds (2)\n"
 		     "  -a, --api NAME     pcpa or malloc (pcpa)\n"
+		     "  -p, --pin          each thread stays on a CPU\n"
 		     "  -j, --json         one JSON object\n");
 }
 
@@ -181,20 +209,23 @@ static bool number(const char *s, double lo, double hi, double *ret)
 static int parse(int argc, char **argv, struct options *opt)
 {
 	static const struct option longs[] = {
-		{"threads", 1, NULL, 't'}, {"mib", 1, NULL, 'm'}, {"seconds", 1, NULL, 's'},
-		{"settle", 1, NULL, 'w'},  {"api", 1, NULL, 'a'}, {"json", 0, NULL, 'j'},
-		{"help", 0, NULL, 'h'},	   {NULL, 0, NULL, 0},
+		{"threads", 1, NULL, 't'}, {"mib", 1, NULL, 'm'},	 {"seconds", 1, NULL, 's'},
+		{"settle", 1, NULL, 'w'},  {"api", 1, NULL, 'a'},	 {"json", 0, NULL, 'j'},
+		{"help", 0, NULL, 'h'},	   {"iterations", 1, NULL, 'i'}, {"pin", 0, NULL, 'p'},
+		{NULL, 0, NULL, 0},
 	};
 	double v;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "t:m:s:w:a:jh", longs, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "t:m:s:w:a:i:pjh", longs, NULL)) != -1) {
 		bool ok = true;
 
 		if (c == 't' && (ok = number(optarg, 1, 1024, &v)))
 			opt->threads = (unsigned)v;
 		else if (c == 'm' && (ok = number(optarg, 1, 4096, &v)))
 			opt->mib = (unsigned)v;
+		else if (c == 'i' && (ok = number(optarg, 1, 1e9, &v)))
+			opt->iterations = (uint64_t)v;
 		else if (c == 's')
 			ok = number(optarg, 0.01, 86400, &opt->seconds);
 		else if (c == 'w')
@@ -203,6 +234,8 @@ static int parse(int argc, char **argv, struct options *opt)
 			opt->use_malloc = optarg[0] == 'm';
 		else if (c == 'j')
 			opt->json = true;
+		else if (c == 'p')
+			opt->pin = true;
 		else if (c == 'h') {
 			usage(stdout);
 			return 1;
@@ -228,7 +261,7 @@ static void sleep_s(double s)
 
 int main(int argc, char **argv)
 {
-	struct options opt = {2, 128, 5, 2, false, false};
+	struct options opt = {2, 128, 0, 5, 2, false, false, false};
 	struct reading r0, r1, r2;
 	struct worker *w;
 	bool failed = false;
@@ -244,15 +277,18 @@ int main(int argc, char **argv)
 	read_all(&opt, w, &r0);
 	for (i = 0; i < opt.threads; i++) {
 		w[i].opt = &opt;
+		w[i].number = i;
 		if (pthread_create(&w[i].thread, NULL, worker_main, &w[i])) {
 			fprintf(stderr, "page_fault1: can not start thread %u\n", i);
 			return 1;
 		}
 	}
+	if (opt.iterations)
+		opt.settle = opt.seconds = 0; /* all of it is the steady part */
 	sleep_s(opt.settle);
 	read_all(&opt, w, &r1);
 	sleep_s(opt.seconds - opt.settle);
-	atomic_store(&stop, true);
+	atomic_store(&stop, !opt.iterations);
 	for (i = 0; i < opt.threads; i++) {
 		pthread_join(w[i].thread, NULL);
 		failed |= w[i].failed;

@@ -30,6 +30,8 @@ static const char *const keys[] = {
 	"pages_freed",
 	"alloc_zone",
 	"free_zone",
+	"alloc_direct",
+	"free_direct",
 	"refills",
 	"drains",
 	"free_high",

@@ -223,6 +223,8 @@ static json_t *show_run(struct daemon *d, const struct run_totals *r)
 		{"pages_freed", c->free_pages},
 		{"alloc_zone", c->alloc_zone},
 		{"free_zone", c->free_zone},
+		{"alloc_direct", c->alloc_direct},
+		{"free_direct", c->free_direct},
 		{"refills", c->refills},
 		{"drains", c->drains},
 		{"free_high", c->free_high},

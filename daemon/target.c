@@ -81,6 +81,8 @@ static void totals_add_cpu(struct totals *to, const struct pcptune_cpu *c)
 	to->free_pages += c->free_pages;
 	to->alloc_zone += c->alloc_zone;
 	to->free_zone += c->free_zone;
+	to->alloc_direct += c->alloc_direct;
+	to->free_direct += c->free_direct;
 	to->refills += c->refills;
 	to->drains += c->drains;
 	to->free_high += c->free_high;

@@ -56,7 +56,8 @@ struct nochange_run {
 };
 
 struct totals {
-	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, refills, drains, free_high;
+	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, alloc_direct, free_direct;
+	uint64_t refills, drains, free_high;
 	uint64_t taken[3], contended[3], wait_ns[3]; /* alloc, free, agent */
 };
 

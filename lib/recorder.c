@@ -318,7 +318,8 @@ static int put_both(struct recorder *r, struct source *s, uint32_t list, uint64_
 static int put_event(struct recorder *r, struct source *s, uint32_t list, uint64_t time,
 		     int64_t freed, int64_t taken)
 {
-	static const int64_t windows[PCPTUNE_N_LISTS] = {16, 8, 4, 2, 1};
+	static const int64_t windows[PCPTUNE_N_LISTS] = {
+		PCPTUNE_EVENTS_PAGES, PCPTUNE_EVENTS_PAGES / 2, PCPTUNE_EVENTS_PAGES / 4, 1, 1};
 	int64_t both = freed < taken ? freed : taken, net = freed - taken;
 	int64_t part = both / PAIRS_MOST > windows[list] ? both / PAIRS_MOST : windows[list];
 	int e = 0;

@@ -19,7 +19,7 @@
  *   seen                    private to the program
  *
  * An event is what was freed to and allocated from one list since its event before. Lists are looked
- * at when one of them moved by 16 pages net, so that much is between most events; what went to and
+ * at when one of them moved by 4 pages net, so that much is between most events; what went to and
  * fro comes on top. A thread that finds the ring of its CPU nearly full rests, with no lock held, as
  * long as who records makes progress. After a second without any, nobody waits again: when a ring is
  * full nothing is written, `merged` counts, and the next event of that list has what it moved
@@ -32,7 +32,7 @@
 
 #define PCPTUNE_EVENTS_MAGIC   0x50435045u
 #define PCPTUNE_EVENTS_VERSION 1u
-#define PCPTUNE_EVENTS_PAGES   16u	  /* of net movement */
+#define PCPTUNE_EVENTS_PAGES   4u	  /* of net movement */
 #define PCPTUNE_EVENTS_MOST    (1u << 20) /* entries of a ring */
 
 struct pcptune_event {

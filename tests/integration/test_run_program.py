@@ -11,7 +11,7 @@ from harness import *
 API = os.path.join(TOOLS, "preload_api")
 PAGES = [sys.executable, "-c", "x = [bytes(9000) for i in range(3000)]"]
 KEYS = ("program status signal wall_s targets live pages_allocated pages_freed alloc_zone free_zone "
-        "refills drains free_high lock_takes lock_contended lock cpu_us contend_pct "
+        "alloc_direct free_direct refills drains free_high lock_takes lock_contended lock cpu_us contend_pct "
         "contend_pct_alloc contend_pct_free pages_held pages_held_peak decisions dry_run "
         "malloc_calls malloc_bytes malloc_pages malloc_passed waste_bytes db log_error daemon "
         "error").split()
@@ -59,6 +59,10 @@ def the_summary_counts_what_the_program_did():
     log = run([PCPTUNE, "log", "--db", s["db"], "--json"])
     assert log.returncode == 0, log
     assert len(log.stdout.splitlines()) == s["decisions"], (s["decisions"], log.stdout[-500:])
+    assert s["alloc_direct"] < 1000, s
+    # 25 pages, cut from 32: no list has such
+    r, s = tuned(sys.executable, "-c", "x = [bytes(100000) for i in range(500)]")
+    assert 500 * 32 <= s["alloc_direct"] <= s["alloc_zone"], s
 
 
 @test

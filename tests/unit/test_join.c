@@ -205,7 +205,7 @@ static void every_page_from_begin_to_end(void **state)
 	assert_int_equal(in_child(whole, SETTINGS("PCPALLOC_AGENT=1", "PCPALLOC_MODE=locked")), 0);
 }
 
-/* Windows are 16 pages wide from the first moment on, on lists that had wider ones, too. */
+/* Windows are 4 pages wide from the first moment on, on lists that had wider ones, too. */
 static void narrow(void)
 {
 	struct recorder_totals totals;

@@ -67,9 +67,16 @@ UNIT_SRC    := $(wildcard tests/unit/test_*.c)
 TOOL_SRC    := $(wildcard tests/tools/*.c)
 FUZZ_SRC    := $(wildcard tests/fuzz/*.c)
 
+# Where the C library of this machine keeps what it shares with the kernel for restartable sequences,
+# if that is the same in every program; else, and when not built for this machine: as in the header.
+HOT_AREA_C = \#include <stdio.h>\n\#include <sys/rseq.h>\nint main(void)\n{\n\treturn __rseq_offset > 0 && printf("-DPCPA_HOT_AREA=%%td", __rseq_offset) < 0;\n}\n
+HOT_AREA = $(eval HOT_AREA := $(shell t=$$(mktemp -d) && printf '$(HOT_AREA_C)' > $$t/x.c && \
+	$(CC) $$t/x.c -o $$t/x 2>/dev/null && $$t/x 2>/dev/null; rm -rf "$$t"))$(HOT_AREA)
+
 obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 $(call obj,$(LIB_SRC) $(HOST_SRC) $(POLICY_SRC) $(DAEMON_SRC)): CFLAGS += $(HOT)
 $(call obj,$(BENCH_SRC)): CFLAGS += $(AS_PROGRAM)
+$(call obj,$(ALLOC_SRC) $(PRELOAD_SRC) $(UNIT_SRC)): CPPFLAGS += $(HOT_AREA)
 
 POLICIES := $(patsubst policies/%.c,$(B)/lib/pcptune/policies/%.so,$(POLICY_SRC))
 UNITS	 := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT_SRC))
@@ -150,11 +157,20 @@ $(B)/bin/pcptune: $(call obj,$(CLI_SRC)) $(INTERNAL)
 	$(call say,LD)
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ $(NCURSES) $(LIBS)
 
-# the same with the functions near by
-$(B)/bench/lists-archive: $(B)/obj/bench/lists.o $(B)/lib/libpcpalloc.a
+# a library that does next to nothing
+$(B)/bench/libstack.so: $(B)/obj/bench/shared/stack.o
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(Q)$(CC) $(LDFLAGS) $^ -o $@
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,nodelete $^ -o $@
+# the same with the functions near by
+$(B)/bench/lists-archive: $(B)/obj/bench/lists.o $(B)/lib/libpcpalloc.a $(B)/bench/libstack.so
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -Wl,-rpath,'$$ORIGIN'
+$(B)/bench/lists: $(B)/obj/bench/lists.o $(ALLOC) $(B)/bench/libstack.so
+	@mkdir -p $(@D)
+	$(call say,LD)
+	$(Q)$(CC) $(LDFLAGS) $< $(B)/bench/libstack.so -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 $(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC)
 	@mkdir -p $(@D)
 	$(call say,LD)

@@ -69,22 +69,22 @@ int pcpa_owns(const void *address)
 /* ---- the fast path ---- */
 
 /*
- * One section, and what must be asked before. Whatever is unusual (not set up, locked mode, the
- * huge order, a list that is empty or full, an abort, a wrong address, a block of another zone than
- * this CPU's) is left to the slow path, which asks all again. Lists of orders 0 to
- * PCPTUNE_COSTLY_ORDER have the index of their order.
+ * One hot section. Whatever is unusual (not set up, locked mode, the huge order, a list that is empty
+ * or full, an abort, a wrong address, a block of another zone than this CPU's, an area elsewhere) is
+ * left to the slow path, which asks all again. Lists of orders 0 to PCPTUNE_COSTLY_ORDER have the
+ * index of their order.
  */
+
+/* Is a list of this order served by sections? */
 static inline bool fast_order(unsigned order)
 {
-#if defined(__x86_64__) && defined(PCPA_RSEQ)
-	/* the processor keeps loads in order, and an atomic one would be an instruction more */
-	bool served = __builtin_expect(order < pcpa_fast.orders, 1);
+	return order <= PCPTUNE_COSTLY_ORDER && pcpa_fast_cpus();
+}
 
-	__atomic_signal_fence(__ATOMIC_ACQUIRE);
-	return served;
-#else
-	return __builtin_expect(order < __atomic_load_n(&pcpa_fast.orders, __ATOMIC_ACQUIRE), 1);
-#endif
+/* ... but not by the hot ones? */
+static inline bool not_hot(void)
+{
+	return !pcpa_get(&pcpa_fast.orders) || pcpa_fast_cpu() >= PCPA_OWN_ROWS;
 }
 
 /* ---- allocation ---- */
@@ -195,7 +195,8 @@ static __attribute__((noinline)) void *alloc_slow(unsigned order)
 {
 	void *block;
 
-	if (fast_order(order) && pcpa_sections_passed(order) && pcpa_section_pop_own(order, &block))
+	if (fast_order(order) && (not_hot() || pcpa_sections_passed(order)) &&
+	    pcpa_section_pop_own(order, &block))
 		return block;
 	return ready_to_alloc(order) ? alloc_block(order, 0) : NULL;
 }
@@ -206,7 +207,7 @@ pcpa_alloc(unsigned order)
 {
 	void *block;
 
-	if (fast_order(order) && __builtin_expect(pcpa_section_pop_own(order, &block), 1))
+	if (__builtin_expect(pcpa_section_pop_hot(order, &block), 1))
 		return block;
 	return alloc_slow(order);
 }
@@ -299,17 +300,27 @@ static __attribute__((noinline)) void free_block(void *block, unsigned order, co
 	errno = saved;
 }
 
+/* The zone of a block that is in use, and of that order, or NULL. */
+static inline const struct pcpa_zone *zone_of_block(const void *block, unsigned order)
+{
+	const struct pcpa_zone *z = pcpa_heap_zone_of(block);
+
+	return z && !(((uintptr_t)block - z->base) & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1)) &&
+			       pcpa_tag_get(z, pcpa_page_number(z, block)) ==
+				       pcpa_tag(PCPA_IN_USE, order)
+		       ? z
+		       : NULL;
+}
+
 /*
  * A block of another zone than this CPU's goes to the list that this CPU has of that zone, where it
  * waits for a batch to go home. false: whatever the reason.
  */
 static inline bool push_elsewhere(void *block, unsigned order)
 {
-	const struct pcpa_zone *z = pcpa_heap_zone_of(block);
+	const struct pcpa_zone *z = zone_of_block(block, order);
 
-	return z && !(((uintptr_t)block - z->base) & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1)) &&
-	       pcpa_tag_get(z, pcpa_page_number(z, block)) == pcpa_tag(PCPA_IN_USE, order) &&
-	       pcpa_section_push(&pcpa_fast.zone[z->id][order], block) == PCPA_SECTION_DONE;
+	return z && pcpa_section_push(&pcpa_fast.zone[z->id][order], block) == PCPA_SECTION_DONE;
 }
 
 static __attribute__((noinline)) void free_slow(void *block, unsigned order, const void *caller)
@@ -317,7 +328,8 @@ static __attribute__((noinline)) void free_slow(void *block, unsigned order, con
 	if (fast_order(order)) {
 		if (pcpa_heap.n_zones > 1 && push_elsewhere(block, order))
 			return;
-		if (pcpa_sections_passed(order) && pcpa_section_push_own(block, order))
+		if ((not_hot() || pcpa_sections_passed(order)) &&
+		    pcpa_section_push_own(block, order))
 			return;
 	}
 	free_block(block, order, caller);
@@ -325,7 +337,7 @@ static __attribute__((noinline)) void free_slow(void *block, unsigned order, con
 
 __attribute__((aligned(64))) void pcpa_free(void *block, unsigned order)
 {
-	if (fast_order(order) && __builtin_expect(pcpa_section_push_own(block, order), 1))
+	if (__builtin_expect(pcpa_section_push_hot(block, order), 1))
 		return;
 	free_slow(block, order, CALLER);
 }
@@ -446,7 +458,8 @@ void pcpa_free_exact(void *block, size_t size)
 		report("size is 0 or above PCPA_MAX_EXACT", block, 0, CALLER);
 	else if (pages & (pages - 1))
 		free_blocks(block, pages, CALLER);
-	else if (!fast_order(order) || !pcpa_section_push_own(block, order))
+	else if (!fast_order(order) || !zone_of_block(block, order) ||
+		 !pcpa_section_push_own(block, order))
 		free_slow(block, order, CALLER);
 }
 

@@ -102,7 +102,7 @@ size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, si
 			  void *const *blocks);
 
 /*
- * The list of an order below pcpa_fast.orders, of this CPU, came to the edge of its window, which was
+ * The list of an order up to PCPTUNE_COSTLY_ORDER, of this CPU, came to the edge of its window, which was
  * moved: the section may be tried again. Needs no zone.
  */
 bool pcpa_sections_passed(unsigned order);

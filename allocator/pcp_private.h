@@ -90,11 +90,16 @@ static inline uint64_t *pcpa_list_slot(const struct pcptune_list *l, uint64_t po
 }
 
 /* The same for lists served by sections. */
+static inline uint32_t pcpa_ring_mask(const struct pcptune_list *l)
+{
+	return (uint16_t)l->reserved;
+}
+
 static inline uint64_t *pcpa_ring_slot(const struct pcptune_list *l, uint64_t position)
 {
 	uint64_t *ring = (uint64_t *)(uintptr_t)l->private_ring;
 
-	return &ring[(uint32_t)position & l->reserved];
+	return &ring[(uint32_t)position & pcpa_ring_mask(l)];
 }
 
 #define PCPA_OPS_MASK ((UINT64_C(1) << 40) - 1)

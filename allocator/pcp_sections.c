@@ -289,7 +289,7 @@ static inline bool plan_bound(struct change *c, uint64_t word)
 	c->n = pcptune_max_u32(c->want, count);
 	end = (uint32_t)word + to_edge(c->t, c->list, word, c->n - count);
 	c->at = (uint64_t *)(void *)&l->reserved;
-	c->value = (uint64_t)(end & l->reserved) << 32 | l->reserved;
+	c->value = (uint64_t)(end & pcpa_ring_mask(l)) << 32 | l->reserved;
 	return true;
 }
 
@@ -386,7 +386,7 @@ static bool window_at_once(struct pcptune_cpu_block *b, unsigned list, struct pc
 	struct pcptune_list *l = &b->list[list];
 	struct pcpa_window w = pcpa_track_window(t, list);
 	uint64_t word = __atomic_load_n(&l->word, __ATOMIC_ACQUIRE), *at, top;
-	uint32_t count = count_at(l, word), head = (uint32_t)word, mask = l->reserved;
+	uint32_t count = count_at(l, word), head = (uint32_t)word, mask = pcpa_ring_mask(l);
 	uint32_t room = pcptune_sub0_u32(pcpa_get(&pcpa_words(b)->room[list]), count);
 	uint32_t end = head + pcptune_min_u32(room, w.up), stop = head - 1 - w.down;
 
@@ -395,7 +395,8 @@ static bool window_at_once(struct pcptune_cpu_block *b, unsigned list, struct pc
 	at = pcpa_ring_slot(l, stop);
 	top = pcpa_get(at);
 	if (pcpa_section_store_two(l, pcpa_slot_of(b), word, (uint64_t *)(void *)&l->reserved,
-				   (uint64_t)(end & mask) << 32 | mask, at, 0) != PCPA_SECTION_DONE)
+				   (uint64_t)(end & mask) << 32 | l->reserved, at,
+				   0) != PCPA_SECTION_DONE)
 		return false;
 	t->edge[list] = head + w.up;
 	t->stop[list] = stop;
@@ -578,7 +579,7 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t position)
 {
 	return (struct pcpa_places){.ring = (uint64_t *)(uintptr_t)l->private_ring,
-				    .mask = l->reserved,
+				    .mask = pcpa_ring_mask(l),
 				    .at = (uint32_t)position};
 }
 

@@ -86,7 +86,7 @@ static inline uint64_t preload_counted(size_t pages)
 	"movl %%fs:4(%[area]), %k[l]\n\t" \
 	"cmpl (%[fast]), %k[l]\n\t"       \
 	"jae %l[no]\n\t"                  \
-	"shlq $6, %[l]\n\t"               \
+	"shlq $5, %[l]\n\t"               \
 	"movq %c[own](%[fast], %[l]), %[l]\n\t"
 
 /* After PCPA_ASM_FIND: tag and kind of the page are those of a block in use, and of no row. */
@@ -128,7 +128,7 @@ static inline uint64_t preload_rank(size_t size)
 	"ldar %w[w], [%[fast]]\n\t"           \
 	"cmp %w[l], %w[w]\n\t"                \
 	"b.hs %l[no]\n\t"                     \
-	"add %[l], %[fast], %[l], lsl #6\n\t" \
+	"add %[l], %[fast], %[l], lsl #5\n\t" \
 	"ldr %[l], [%[l], %c[own]]\n\t"
 
 #define PRELOAD_ASM_TAG                    \
@@ -214,7 +214,7 @@ no:
 	return false;
 }
 
-_Static_assert(PCPA_OWN_ROW * sizeof(void *) == 64 && PCPA_TWIN_STRIDE < INT32_MAX &&
+_Static_assert(PCPA_OWN_ROW * sizeof(void *) == 32 && PCPA_TWIN_STRIDE < INT32_MAX &&
 		       sizeof(struct pcpa_page) == 16 && offsetof(struct pcpa_page, tag) == 8 &&
 		       offsetof(struct pcpa_page, kind) == 10 && PCPA_BACKED == 0,
 	       "the sections know these");

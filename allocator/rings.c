@@ -125,8 +125,9 @@ void pcpa_sections_begin(struct pcptune_cpu_block *b, uint32_t high_limit)
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
 		struct pcptune_list *l = &b->list[i];
 
-		l->reserved = l->limit ? l->limit - 1 : 0;
-		l->bound = (uint32_t)l->tail & l->reserved;
+		l->reserved =
+			l->limit ? ((1u << pcpa_list_orders[i]) - 1) << 16 | (l->limit - 1) : 0;
+		l->bound = (uint32_t)l->tail & pcpa_ring_mask(l);
 		l->base = z->base;
 		l->end = z->n_pages;
 		l->pages = (uintptr_t)z->pages;
@@ -175,7 +176,7 @@ void pcpa_sections_begin_at_zero(struct pcptune_list *l)
 {
 	uint32_t n = pcpa_list_count(l), by = (uint32_t)pcpa_list_net(l);
 
-	if (!l->limit || !(by & l->reserved))
+	if (!l->limit || !(by & pcpa_ring_mask(l)))
 		return;
 	if (n)
 		move_blocks(l, n, by);

@@ -48,6 +48,13 @@ struct pcpa_inline_lists PCPA_LISTS[PCPA_INLINE_ORDERS]
 extern __typeof__(PCPA_LISTS) inline_lists
 	__attribute__((alias(PCPA_TEXT(PCPA_LISTS)), visibility("hidden")));
 
+/* Are the hot sections of any use? */
+#ifdef PCPA_RSEQ
+#define HOT pcpa_area_is_hot()
+#else
+#define HOT false
+#endif
+
 static uint32_t settling, given_up;
 static struct pcpa_lock give_up_lock;
 
@@ -128,10 +135,11 @@ static void set_cpus(uint32_t n)
 			__atomic_store_n(&pcpa_fast.zone[i][list].n_cpus, n, __ATOMIC_RELEASE);
 	}
 	__atomic_store_n(&pcpa_fast.n_cpus, n, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&pcpa_fast.orders, n ? PCPTUNE_COSTLY_ORDER + 1 : 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&pcpa_fast.orders, n && HOT ? PCPTUNE_COSTLY_ORDER + 1 : 0,
+			 __ATOMIC_RELEASE);
 }
 
-static void show_inline(void **entry, void *l)
+static void show_entry(void **entry, void *l)
 {
 	void *old = __atomic_load_n(entry, __ATOMIC_RELAXED);
 
@@ -142,8 +150,10 @@ static void show_inline(void **entry, void *l)
 }
 
 /* Whoever is about to show a list at this moment does not bring it back. */
-static void end_inline(void)
+static void end_entries(void)
 {
+	for (unsigned i = 0; i < PCPA_OWN_ROWS * PCPA_OWN_ROW; i++)
+		__atomic_store_n(&pcpa_fast.own[i], &dead.list, __ATOMIC_SEQ_CST);
 	for (unsigned list = 0; list < PCPA_INLINE_ORDERS; list++)
 		for (unsigned cpu = 0; cpu < PCPA_INLINE_CPUS; cpu++)
 			__atomic_store_n(&inline_lists[list].of_cpu[cpu], &dead.list,
@@ -166,9 +176,10 @@ void pcpa_rseq_show(struct pcptune_cpu_block *b)
 		if (pcpa_heap.home[cpu] != zone)
 			continue;
 		__atomic_store_n(&pcpa_home_lists[list].of_cpu[cpu], l, __ATOMIC_RELEASE);
-		__atomic_store_n(&pcpa_fast.own[cpu * PCPA_OWN_ROW + list], l, __ATOMIC_RELEASE);
+		if (list < PCPA_OWN_ROW)
+			show_entry(&pcpa_fast.own[cpu * PCPA_OWN_ROW + list], l);
 		if (list < PCPA_INLINE_ORDERS && cpu < PCPA_INLINE_CPUS)
-			show_inline(&inline_lists[list].of_cpu[cpu], l);
+			show_entry(&inline_lists[list].of_cpu[cpu], l);
 	}
 }
 
@@ -178,6 +189,8 @@ void pcpa_rseq_start(void)
 
 	if (wants_locked() || pcpa_rseq_why_not() || !pcpa_rings_possible() || !make_tables())
 		return;
+	for (unsigned i = 0; i < PCPA_OWN_ROWS * PCPA_OWN_ROW; i++)
+		pcpa_fast.own[i] = &idle.list;
 	for (uint32_t i = 0; i < pcpa_heap.n_zones; i++)
 		for (uint32_t slot = 0; slot < cpus; slot++) {
 			struct pcptune_cpu_block *b = pcpa_cpu_block(i, slot);
@@ -229,7 +242,7 @@ static void give_up(void)
 	if (!given_up) {
 		__atomic_store_n(&settling, 1, __ATOMIC_SEQ_CST);
 		set_cpus(0);
-		end_inline();
+		end_entries();
 		pcpa_put(&pcpa_heap.header->mode, PCPTUNE_MODE_LOCKED);
 		while (syscall(SYS_nanosleep, &grace, &grace) && errno == EINTR)
 			;

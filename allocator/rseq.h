@@ -25,7 +25,8 @@
  *   mark      pops: the word after it. How many pushes followed the last pop tells the rules how many
  *             frees there were in a row
  *
- * `reserved` of a list is the mask of its ring here. Other words of a CPU lie in its sixth list.
+ * `reserved` of a list is the mask of its ring here, and in its upper half the bits that are 0 in the
+ * number of a page at which a block of the list begins. Other words of a CPU lie in its sixth list.
  * Sections find a list by its twin (rings.h).
  */
 #ifndef PCPA_RSEQ_H
@@ -84,21 +85,22 @@ struct pcpa_lists {
 	struct pcptune_list *of_cpu[PCPTUNE_MAX_CPUS];
 };
 
-#define PCPA_OWN_ROW 8u
-_Static_assert(PCPTUNE_N_LISTS <= PCPA_OWN_ROW, "one for each list");
+#define PCPA_OWN_ROW  4u   /* lists of a row: those with an order of up to PCPTUNE_COSTLY_ORDER */
+#define PCPA_OWN_ROWS 512u /* rows that are never NULL once there are sections */
+_Static_assert(PCPTUNE_COSTLY_ORDER + 1 == PCPA_OWN_ROW, "one for each order");
 
 /* What the fast path reads, together. Written before n_cpus; n_cpus and orders change later. */
 struct pcpa_fast {
 	uint32_t n_cpus; /* ids below are served by sections; 0: none, not yet, or not any more */
-	uint32_t orders; /* that have sections; 0: as above */
+	uint32_t orders; /* that the hot sections serve; 0: as above, or none where the area is */
 	intptr_t offset; /* of the thread's rseq area from its thread pointer */
 	/* Of the preload library, which reads it together with what is above (preload_fast.h). */
 	struct {
 		size_t lo, sizes;			    /* sizes from lo, so many; 0: none */
 		uint64_t counted[PCPTUNE_COSTLY_ORDER + 1]; /* what counts a call, by order */
 	} preload;
-	/* as pcpa_home_lists, for our own functions: a row for each CPU */
-	struct pcptune_list *own[PCPTUNE_MAX_CPUS * PCPA_OWN_ROW];
+	/* as pcpa_home_lists, for our own functions: a row of struct pcptune_list for each CPU */
+	void *own[PCPTUNE_MAX_CPUS * PCPA_OWN_ROW];
 	struct pcpa_lists *zone[PCPTUNE_MAX_ZONES]; /* PCPTUNE_N_LISTS each */
 } __attribute__((aligned(128)));
 
@@ -216,6 +218,18 @@ static inline bool pcpa_section_pop_own(unsigned order, void **ret_block)
 }
 
 static inline bool pcpa_section_push_own(void *block, unsigned order)
+{
+	(void)block, (void)order;
+	return false;
+}
+
+static inline bool pcpa_section_pop_hot(unsigned order, void **ret_block)
+{
+	(void)order, (void)ret_block;
+	return false;
+}
+
+static inline bool pcpa_section_push_hot(void *block, unsigned order)
 {
 	(void)block, (void)order;
 	return false;

@@ -16,6 +16,23 @@
 #define PCPA_AREA      (pcpa_fast.offset)
 #define PCPA_RETURN_IN "=&a" /* where a function returns it */
 
+/*
+ * Where the area is: before glibc 2.41 a number for each release, here that of 2.36; the Makefile asks
+ * the one at hand. A hot section has it as a constant: all that follows in a section is found by the
+ * CPU id, and so would wait for the distance to be loaded first.
+ */
+#ifndef PCPA_HOT_AREA
+#define PCPA_HOT_AREA 2336
+#endif
+#define PCPA_ASM_BEGIN_HOT(again)                \
+	"cmpl %c[orders](%[fast]), %[order]\n\t" \
+	"jae %l[no]\n\t" PCPA_ASM_BEGIN_AT(again, "+" PCPA_TEXT(PCPA_HOT_AREA))
+
+static inline bool pcpa_area_is_hot(void)
+{
+	return pcpa_fast.offset == PCPA_HOT_AREA;
+}
+
 static inline uint32_t pcpa_section_cpu(intptr_t offset)
 {
 	uint32_t cpu;
@@ -36,14 +53,20 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 	"movl %%fs:4(%[area]), %k[l]\n\t"       \
 	"cmpl (%[fast]), %k[l]\n\t"             \
 	"jae %l[no]\n\t"                        \
-	"leal (%q[order], %q[l], 8), %k[l]\n\t" \
+	"leal (%q[order], %q[l], 4), %k[l]\n\t" \
 	"movq %c[own](%[fast], %[l], 8), %[l]\n\t"
 
-/* After PCPA_ASM_FIND: the page starts a block in use, and of that order. */
-#define PCPA_ASM_TAG                      \
-	"movq 48(%[l]), %[w]\n\t"         \
-	"shlq $4, %[i]\n\t"               \
-	"cmpw %w[tag], 8(%[w], %[i])\n\t" \
+/* The same in a hot section. Whatever the number of CPUs is, these rows have lists. */
+#define PCPA_ASM_HOT_LIST                                                               \
+	"movl %%fs:4+" PCPA_TEXT(PCPA_HOT_AREA) ", %k[l]\n\t"                           \
+						"cmpl $%c[rows], %k[l]\n\t"             \
+						"jae %l[no]\n\t"                        \
+						"leal (%q[order], %q[l], 4), %k[l]\n\t" \
+						"movq %c[own](%[fast], %[l], 8), %[l]\n\t"
+
+/* After PCPA_ASM_FIND: the page is one at which a block of that order may begin. */
+#define PCPA_ASM_ALIGNED            \
+	"testw %w[i], 26(%[l])\n\t" \
 	"jne %l[no]\n\t"
 
 #define PCPA_ASM_STORE                     \
@@ -64,6 +87,8 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 	"2:\n\t"
 
 #else
+
+#undef PCPA_HOT_AREA /* no place is known */
 
 #define PCPA_AREA      (pcpa_section_area(pcpa_fast.offset))
 #define PCPA_RETURN_IN "=&r"
@@ -96,15 +121,13 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 	"ldr %w[w], [%[fast]]\n\t"                \
 	"cmp %w[l], %w[w]\n\t"                    \
 	"b.hs %l[no]\n\t"                         \
-	"add %w[l], %w[order], %w[l], lsl #3\n\t" \
+	"add %w[l], %w[order], %w[l], lsl #2\n\t" \
 	"add %[l], %[fast], %[l], lsl #3\n\t"     \
 	"ldr %[l], [%[l], %c[own]]\n\t"
 
-#define PCPA_ASM_TAG                       \
-	"ldr %[w], [%[l], #48]\n\t"        \
-	"add %[w], %[w], %[i], lsl #4\n\t" \
-	"ldrh %w[w], [%[w], #8]\n\t"       \
-	"cmp %w[w], %w[tag]\n\t"           \
+#define PCPA_ASM_ALIGNED              \
+	"ldrh %w[w], [%[l], #26]\n\t" \
+	"tst %w[w], %w[i]\n\t"        \
 	"b.ne %l[no]\n\t"
 
 #define PCPA_ASM_STORE                 \
@@ -152,7 +175,7 @@ again:
 	return NULL;
 }
 
-/* The same, of its own zone; order below pcpa_fast.orders. false: whatever the reason. */
+/* The same, of its own zone; order up to PCPTUNE_COSTLY_ORDER. false: whatever the reason. */
 static inline __attribute__((always_inline)) bool pcpa_section_pop_own(unsigned order,
 								       void **ret_block)
 {
@@ -190,25 +213,92 @@ again:
 }
 
 /*
- * A block of an order below pcpa_fast.orders. false: whatever the reason, among them that it is not
- * in this CPU's own zone, or its tag is not that of a block in use of that order.
+ * A block of an order up to PCPTUNE_COSTLY_ORDER. false: whatever the reason, among them that it
+ * is not in this CPU's own zone, or not aligned to its order.
  */
 static inline __attribute__((always_inline)) bool pcpa_section_push_own(void *block, unsigned order)
 {
 	uint64_t l, w, i;
 
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no)
-				      PCPA_ASM_OWN_LIST PCPA_ASM_FIND PCPA_ASM_TAG PCPA_ASM_PUSH
+				      PCPA_ASM_OWN_LIST PCPA_ASM_FIND PCPA_ASM_ALIGNED PCPA_ASM_PUSH
 			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
 			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast), [order] "r"(order),
-				[own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
-				[tag] "r"(order + pcpa_tag(PCPA_IN_USE, 0))
+				[own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block)
 			      : "memory", "cc"
 			      : no);
 	return true;
 no:
 	return false;
 }
+
+/*
+ * The same two for what is called most: any order, at any time, and the area is where it is known to
+ * be. Loads are kept in order by the processor. Where no place is known, they are the two above.
+ */
+#ifdef PCPA_HOT_AREA
+
+#define PCPA_HOT_OPERANDS                                                      \
+	[fast] "r"(&pcpa_fast), [order] "r"(order), [rows] "i"(PCPA_OWN_ROWS), \
+		[orders] "i"(offsetof(struct pcpa_fast, orders)),              \
+		[own] "i"(offsetof(struct pcpa_fast, own))
+
+static inline __attribute__((always_inline)) bool pcpa_section_pop_hot(unsigned order,
+								       void **ret_block)
+{
+	uint64_t l, w, i, r;
+
+	__asm__ volatile goto(
+		PCPA_ASM_BEGIN_HOT(no) PCPA_ASM_HOT_LIST PCPA_ASM_POP
+		: [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i), [r] PCPA_RETURN_IN(r)
+		: PCPA_HOT_OPERANDS
+		: "memory", "cc"
+		: no);
+	*ret_block = (void *)r;
+	return true;
+no:
+	return false;
+}
+
+static inline __attribute__((always_inline)) bool pcpa_section_push_hot(void *block, unsigned order)
+{
+	uint64_t l, w, i;
+
+	__asm__ volatile goto(PCPA_ASM_BEGIN_HOT(no)
+				      PCPA_ASM_HOT_LIST PCPA_ASM_FIND PCPA_ASM_ALIGNED PCPA_ASM_PUSH
+			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
+			      : PCPA_HOT_OPERANDS, [block] "r"(block)
+			      : "memory", "cc"
+			      : no);
+	return true;
+no:
+	return false;
+}
+
+#else
+
+static inline bool pcpa_area_is_hot(void)
+{
+	return true;
+}
+
+static inline bool pcpa_hot_order(unsigned order)
+{
+	return __builtin_expect(order < __atomic_load_n(&pcpa_fast.orders, __ATOMIC_ACQUIRE), 1);
+}
+
+static inline __attribute__((always_inline)) bool pcpa_section_pop_hot(unsigned order,
+								       void **ret_block)
+{
+	return pcpa_hot_order(order) && pcpa_section_pop_own(order, ret_block);
+}
+
+static inline __attribute__((always_inline)) bool pcpa_section_push_hot(void *block, unsigned order)
+{
+	return pcpa_hot_order(order) && pcpa_section_push_own(block, order);
+}
+
+#endif
 
 /* *at = value, if this is `cpu` and the list's word is still `word`. */
 static inline enum pcpa_section pcpa_section_store(const struct pcptune_list *list, uint32_t cpu,
@@ -254,6 +344,7 @@ again:
 _Static_assert(offsetof(struct pcpa_fast, n_cpus) == 0 &&
 		       offsetof(struct pcpa_lists, of_cpu) == 8 &&
 		       offsetof(struct pcptune_list, word) == 0 &&
+		       offsetof(struct pcptune_list, reserved) == 24 &&
 		       offsetof(struct pcptune_list, bound) == 28 &&
 		       offsetof(struct pcptune_list, base) == 32 &&
 		       offsetof(struct pcptune_list, end) == 40 &&

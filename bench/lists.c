@@ -3,14 +3,15 @@
  * What the lists cost: a pair of one allocation and one free, by the inline functions, the exported
  * ones, with every free checked, and with lists that are locked, beside the least that a machine
  * can do: bare stacks (bench/peers_stacks.h) with no statistics, no bounds and no checks, for each
- * thread (tls), for each CPU by restartable sequences (bare; called: the same behind a function),
- * and for each CPU under a lock (trylock).
+ * thread (tls), for each CPU by restartable sequences (bare; called: the same behind a function;
+ * shared: behind one of a shared library), and for each CPU under a lock (trylock).
  *
  *   lists [--bulk-free | --track] [ROUNDS]    default 40
  *
  * This program finds the exported functions in the shared library, lists-archive has them linked in.
- * The difference is what a call costs whose target is far away: some two cycles each on machines
- * whose branch prediction stores near targets only in full; `called` is near.
+ * The difference is what a call costs whose target is far away, and which goes by an address in
+ * memory: `shared` pays it, too, and is the least that the former can reach; `called` is that of the
+ * latter.
  *
  * With --bulk-free the three ways in which a drain can hand its blocks to the zone
  * (PCPALLOC_BULK_FREE) are compared instead, where drains are what counts: with a high so small
@@ -35,6 +36,7 @@
 
 #include "bench/peers_stacks.h"
 #include "bench/peers_patterns.h"
+#include "bench/shared/stack.h"
 
 #define THREADS_MOST 64u
 #define BURST_MOST   4096u
@@ -53,6 +55,7 @@ static __attribute__((noinline)) void called_give(void *p, unsigned order)
 SUBJECT(tls, tls_take, tls_give);
 SUBJECT(bare, rseq_take, rseq_give);
 SUBJECT(called, called_take, called_give);
+SUBJECT(shared, shared_take, shared_give);
 SUBJECT(trylock, trylock_take, trylock_give);
 SUBJECT(exported, pcpa_alloc, pcpa_free);
 SUBJECT(inlined, pcpa_alloc_inline, pcpa_free_inline);
@@ -63,6 +66,7 @@ enum variant {
 	TLS,
 	BARE,
 	CALLED,
+	SHARED,
 	TRYLOCK,
 	INLINED,
 	EXPORTED,
@@ -86,6 +90,7 @@ static const struct {
 	[TLS] = {"tls", &tls_units, NULL, NULL, 0},
 	[BARE] = {"bare", &bare_units, NULL, NULL, 0},
 	[CALLED] = {"called", &called_units, NULL, NULL, 0},
+	[SHARED] = {"shared", &shared_units, NULL, NULL, 0},
 	[TRYLOCK] = {"trylock", &trylock_units, NULL, NULL, 0},
 	[INLINED] = {"inline", &inlined_units, "PCPALLOC_MODE", "rseq", 2},
 	[EXPORTED] = {"exported", &exported_units, "PCPALLOC_MODE", "rseq", 2},
@@ -133,7 +138,7 @@ static const struct {
 	unsigned n;
 	enum variant variant[VARIANTS];
 } comparisons[] = {
-	[PEERS] = {8, {BARE, TLS, CALLED, TRYLOCK, INLINED, EXPORTED, CHECKED, LOCKED}},
+	[PEERS] = {9, {BARE, TLS, CALLED, SHARED, TRYLOCK, INLINED, EXPORTED, CHECKED, LOCKED}},
 	[BULK_FREE] = {4, {BARE, TWO_PASS, PREFETCH, DROP_THROUGH}},
 	[TRACK] = {7,
 		   {BARE, INLINED_ALONE, INLINED, EXPORTED_ALONE, EXPORTED, LOCKED_ALONE, LOCKED}},
@@ -224,6 +229,8 @@ static bool set_up(enum variant v)
 		if (!workers[i].block)
 			return false;
 	}
+	if (v == SHARED)
+		return shared_init();
 	if (!variants[v].setting)
 		return stacks_init() && ((v != BARE && v != CALLED) || !rseq_missing());
 	setenv("PCPTUNE_SOCKET", "", 1);

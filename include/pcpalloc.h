@@ -94,10 +94,10 @@ PCPA_API PCPA_HOT void *pcpa_alloc(unsigned order);
 
 /*
  * Gives a block back; order must be that of its allocation. NULL is ignored. An address that is
- * not ours, not aligned to its order, or already in the zone is reported through the error
- * callback and otherwise ignored. A block that is freed twice is noticed at once with
- * PCPALLOC_CHECK=1 or lists that are locked; else when its second copy reaches the zone, and the
- * report comes from whoever brings it there, with no caller. errno is kept.
+ * not ours, or not aligned to its order, is reported through the error callback and otherwise
+ * ignored. A block that is freed twice, with another order, or from its middle is noticed at once
+ * with PCPALLOC_CHECK=1 or lists that are locked; else when it reaches the zone, and the report
+ * comes from whoever brings it there, with no caller. errno is kept.
  */
 PCPA_API PCPA_HOT void pcpa_free(void *block, unsigned order);
 

@@ -10,11 +10,10 @@
  * without restartable sequences, the first allocation. Where they can not be had (another machine,
  * an older compiler or C library, -DPCPA_NO_INLINE) they are the exported functions.
  *
- * What is checked here: a free of an address that is in no zone of ours, or not aligned to its
- * order, is reported as by pcpa_free(). What is not: that the block was allocated, and with this
- * order. pcpa_free() asks the page for that; here it is found out when the block reaches the zone,
- * as with a block that is freed twice (see pcpalloc.h), and until then such a block may be handed
- * out again. Use the exported functions, or PCPALLOC_CHECK=1, while looking for such a fault.
+ * What is checked here is what pcpa_free() checks: a free of an address that is in no zone of ours,
+ * or not aligned to its order, is reported at once. That the block was allocated, and with this
+ * order, is seen when it reaches the zone, and until then such a block may be handed out again. Use
+ * PCPALLOC_CHECK=1 while looking for such a fault.
  *
  * Versions. What follows knows the lists of a CPU by offsets. The symbol PCPA_LISTS carries the
  * version of that layout in its name. A library with another layout goes on exporting the old symbol
@@ -88,7 +87,7 @@ struct pcpa_inline_lists {
 #define PCPA_LIST_IN "=&d"
 
 /* Offsets in the rseq area: cpu_id 4, rseq_cs 8. */
-#define PCPA_ASM_BEGIN(again)                           \
+#define PCPA_ASM_BEGIN_AT(again, area)                  \
 	".pushsection __rseq_cs, \"aw?\"\n\t"           \
 	".balign 32\n"                                  \
 	"3:\n\t"                                        \
@@ -105,8 +104,10 @@ struct pcpa_inline_lists {
 	"jmp %l[" #again "]\n\t"                        \
 	".popsection\n\t"                               \
 	"leaq 3b(%%rip), %[l]\n\t"                      \
-	"movq %[l], %%fs:8(%[area])\n"                  \
+	"movq %[l], %%fs:8" area "\n"                   \
 	"1:\n\t"
+
+#define PCPA_ASM_BEGIN(again) PCPA_ASM_BEGIN_AT(again, "(%[area])")
 
 /* The list of this CPU. An address with an index is not forwarded as fast: hence one register. */
 #define PCPA_ASM_LIST                                         \

@@ -783,42 +783,47 @@ static void misuse_child(void)
 	wrong = pcpa_alloc(2);
 	CHECK(twice && wrong && by_rseq());
 	pcpa_set_error_callback(remember, NULL);
-	/* at once: another order, the middle of a block, a foreign address */
-	pcpa_free(wrong, 1);
-	CHECK(n_errors == 1 && strstr(last.what, "order"));
-	pcpa_free(wrong + 4096, 0);
-	CHECK(n_errors == 2 && strstr(last.what, "inside"));
-	pcpa_free(&twice, 0);
-	CHECK(n_errors == 3 && strstr(last.what, "no zone"));
-	/* the same without a call, but for what asks the page */
-	pcpa_free_inline(&n_errors, 0);
-	CHECK(n_errors == 4 && strstr(last.what, "no zone") && last.address == &n_errors);
-	pcpa_free_inline(wrong + 8, 0);
-	CHECK(n_errors == 5 && strstr(last.what, "aligned"));
-	pcpa_free_inline(wrong + 4096, 1);
-	CHECK(n_errors == 6 && strstr(last.what, "aligned") && last.order == 1);
-	pcpa_free_inline((char *)(pcpa_heap.zones[0].base - 4096), 0);
-	CHECK(n_errors == 7 && strstr(last.what, "no zone"));
-	pcpa_free_inline(NULL, 0);
-	CHECK(n_errors == 7);
+	/* at once: what is foreign or not aligned to its order, with a call and without */
+	for (int i = 0; i < 2; i++) {
+		void (*give_back)(void *, unsigned) = i ? pcpa_free_inline : pcpa_free;
+		unsigned before = n_errors;
+
+		give_back(&n_errors, 0);
+		CHECK(n_errors == before + 1 && strstr(last.what, "no zone"));
+		CHECK(last.address == &n_errors && last.caller);
+		give_back(wrong + 8, 0);
+		CHECK(n_errors == before + 2 && strstr(last.what, "aligned"));
+		for (unsigned order = 1; order < 4; order++) {
+			give_back(wrong + 4096, order);
+			CHECK(n_errors == before + 2 + order && strstr(last.what, "aligned"));
+			CHECK(last.order == order);
+		}
+		give_back((char *)(pcpa_heap.zones[0].base - 4096), 0);
+		CHECK(n_errors == before + 6 && strstr(last.what, "no zone"));
+		give_back(NULL, 0);
+		CHECK(n_errors == before + 6);
+	}
 	pcpa_free_inline(wrong, 2);
 	CHECK_AUDIT();
 	/* twice: when the second copy reaches the zone; the books are right again then */
 	pcpa_free(twice, 0);
 	pcpa_free(twice, 0);
-	CHECK(n_errors == 7);
+	CHECK(n_errors == 12);
 	pcpa_trim();
-	CHECK(n_errors == 8 && last.address == twice && strstr(last.what, "late"));
-	CHECK(pcpa_heap.proc->bad_frees == 8);
+	CHECK(n_errors == 13 && last.address == twice && strstr(last.what, "late"));
+	CHECK(pcpa_heap.proc->bad_frees == 13);
 	CHECK_AUDIT();
-	/* of another order: late, too; pcpa_free() would have seen it */
+	/* of another order, or from the middle of a block: late, too */
 	wrong = pcpa_alloc_inline(1);
 	CHECK(wrong);
-	pcpa_free_inline(wrong, 0);
-	CHECK(n_errors == 8);
-	pcpa_trim();
-	CHECK(n_errors == 9 && last.address == wrong && strstr(last.what, "late"));
-	CHECK_AUDIT();
+	for (int i = 0; i < 2; i++) {
+		pcpa_free(wrong + i * 4096, 0);
+		CHECK(n_errors == 13 + (unsigned)i);
+		pcpa_trim();
+		CHECK(n_errors == 14 + (unsigned)i && last.address == wrong + i * 4096);
+		CHECK(strstr(last.what, "late") && last.order == 0);
+		CHECK_AUDIT();
+	}
 	for (int i = 0; i < 1000; i++)
 		CHECK(pcpa_alloc(0));
 	CHECK_AUDIT();

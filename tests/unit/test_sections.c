@@ -59,7 +59,7 @@ static void show(struct pcptune_list *l)
 
 static void set_room(uint32_t room)
 {
-	list->bound = ((uint32_t)list->tail + room) & list->reserved;
+	list->bound = ((uint32_t)list->tail + room) & pcpa_ring_mask(list);
 }
 
 /* An empty list whose words have gone below zero, with room for ten. */
@@ -71,7 +71,7 @@ static int set_up(void **state)
 	pcpa_fast.offset = (intptr_t)((char *)&area - (char *)__builtin_thread_pointer());
 	list->private_ring = (uintptr_t)ring;
 	list->limit = PCPA_RING_PLACES;
-	list->reserved = PCPA_RING_PLACES - 1;
+	list->reserved = ((1u << LIST) - 1) << 16 | (PCPA_RING_PLACES - 1);
 	list->tail = -7;
 	list->word = (uint64_t)-7;
 	list->base = (uintptr_t)base;
@@ -148,7 +148,6 @@ static void not_when_stopped(void **state)
 
 	(void)state;
 	assert_int_equal(push(1), PCPA_SECTION_DONE);
-	pages[0].tag = pcpa_tag(PCPA_IN_USE, LIST);
 	show(&idle.list);
 	assert_int_equal(pop(&what), PCPA_SECTION_NO);
 	assert_false(pcpa_section_pop_own(LIST, &taken));
@@ -164,34 +163,111 @@ static void not_when_stopped(void **state)
 	assert_true(pcpa_section_push_own(base, LIST));
 }
 
-/* Addresses and tags that are no block of that order in this zone. */
+/* Addresses at which no block of that order begins in this zone. */
 static void what_is_pushed(void **state)
 {
 	const uint32_t size = PCPA_PAGE_SIZE;
 	void *taken;
 
 	(void)state;
-	memset(pages, 0, sizeof(pages));
-	pages[4].tag = pcpa_tag(PCPA_IN_USE, LIST);
-	pages[8].tag = pcpa_tag(PCPA_FREE, LIST);
-	pages[12].tag = pcpa_tag(PCPA_IN_USE, LIST + 1);
-	pages[PAGES - 1].tag = pcpa_tag(PCPA_IN_USE, LIST);
 	assert_false(pcpa_section_push_own(NULL, LIST));
 	assert_false(pcpa_section_push_own(base - 1, LIST));
 	assert_false(pcpa_section_push_own(base - size, LIST));
 	assert_false(pcpa_section_push_own(base + (size_t)PAGES * size, LIST));
-	for (unsigned bit = 0; bit < 12; bit++)
+	for (unsigned bit = 0; bit < 12 + LIST; bit++)
 		assert_false(pcpa_section_push_own(base + 4 * size + (1u << bit), LIST));
-	assert_false(pcpa_section_push_own(base, LIST));
-	assert_false(pcpa_section_push_own(base + 8 * size, LIST));
-	assert_false(pcpa_section_push_own(base + 12 * size, LIST));
+	assert_false(pcpa_section_push_own(base + (PAGES - 1) * size, LIST));
 	assert_int_equal(list->word, (uint64_t)-7);
 	assert_true(pcpa_section_push_own(base + 4 * size, LIST));
-	assert_true(pcpa_section_push_own(base + (PAGES - 1) * size, LIST));
-	assert_true(pcpa_section_pop_own(LIST, &taken) && taken == base + (PAGES - 1) * size);
+	assert_true(pcpa_section_push_own(base + (PAGES - 4) * size, LIST));
+	assert_true(pcpa_section_pop_own(LIST, &taken) && taken == base + (PAGES - 4) * size);
 	assert_true(pcpa_section_pop_own(LIST, &taken) && taken == base + 4 * size);
 	assert_false(pcpa_section_pop_own(LIST, &taken));
 }
+
+/* ---- hot sections: on the area of the C library, where it is known ---- */
+
+#ifdef PCPA_HOT_AREA
+static uint32_t *hot_id(void)
+{
+	return (uint32_t *)((char *)__builtin_thread_pointer() + PCPA_HOT_AREA + 4);
+}
+
+/* Whatever CPU this is, and the kernel may put its id into the area at any time. */
+static void show_hot(void *l)
+{
+	for (uint32_t cpu = 0; cpu < PCPA_OWN_ROWS; cpu++)
+		pcpa_fast.own[cpu * PCPA_OWN_ROW + LIST] = l;
+}
+
+/* An interruption is a refusal: then once more. */
+static bool hot_push(void *block)
+{
+	bool done = false;
+
+	for (int n = 0; n < 1000 && !done; n++)
+		done = pcpa_section_push_hot(block, LIST);
+	return done;
+}
+
+static bool hot_pop(void **ret_block)
+{
+	bool done = false;
+
+	for (int n = 0; n < 1000 && !done; n++)
+		done = pcpa_section_pop_hot(LIST, ret_block);
+	return done;
+}
+
+/* Only if the id was put right meanwhile. */
+static void not_by_id(uint32_t id)
+{
+	const uint64_t word = list->word;
+
+	__atomic_store_n(hot_id(), id, __ATOMIC_RELAXED);
+	if (pcpa_section_push_hot(base, LIST))
+		assert_true(__atomic_load_n(hot_id(), __ATOMIC_RELAXED) != id);
+	else
+		assert_true(list->word == word);
+}
+
+static void hot(void **state)
+{
+	const uint32_t size = PCPA_PAGE_SIZE, id = *hot_id();
+	void *taken;
+
+	(void)state;
+	if (__rseq_offset != PCPA_HOT_AREA)
+		skip();
+	if ((int32_t)id < 0)
+		*hot_id() = 0; /* an emulator */
+	show_hot(list);
+	pcpa_fast.orders = 0;
+	assert_false(pcpa_section_push_hot(base, LIST));
+	assert_false(pcpa_section_pop_hot(LIST, &taken));
+	pcpa_fast.orders = PCPTUNE_COSTLY_ORDER + 1;
+	assert_false(hot_pop(&taken));
+	for (uintptr_t i = 0; i < 10; i++)
+		assert_true(hot_push(base + 4 * i * size));
+	assert_false(hot_push(base));
+	for (uintptr_t i = 10; i-- > 0;)
+		assert_true(hot_pop(&taken) && taken == base + 4 * i * size);
+	assert_int_equal(list->mark, (uint32_t)list->word);
+	assert_true(list->word == (uint64_t)-7 + 10 * PCPTUNE_WORD_PUSH + 10 * PCPTUNE_WORD_POP);
+	for (unsigned bit = 0; bit < 12 + LIST; bit++)
+		assert_false(hot_push(base + (1u << bit)));
+	assert_false(hot_push(NULL) || hot_push(base - 4 * size) || hot_push(base + PAGES * size));
+	for (unsigned order = PCPTUNE_COSTLY_ORDER + 1; order; order <<= 1) {
+		assert_false(pcpa_section_push_hot(base, order));
+		assert_false(pcpa_section_pop_hot(order, &taken));
+	}
+	not_by_id(PCPA_OWN_ROWS);
+	not_by_id(UINT32_MAX);
+	__atomic_store_n(hot_id(), id, __ATOMIC_RELAXED);
+	show_hot(&idle.list);
+	assert_false(hot_push(base) || hot_pop(&taken));
+}
+#endif
 
 /* Refill and drain move the tail, and the empty place below it; positions go round the ring. */
 static void tails(void **state)
@@ -318,6 +394,9 @@ int main(void)
 		cmocka_unit_test_setup(only_on_its_cpu, set_up),
 		cmocka_unit_test_setup(not_when_stopped, set_up),
 		cmocka_unit_test_setup(what_is_pushed, set_up),
+#ifdef PCPA_HOT_AREA
+		cmocka_unit_test_setup(hot, set_up),
+#endif
 		cmocka_unit_test_setup(tails, set_up),
 		cmocka_unit_test_setup(descriptors, set_up),
 		cmocka_unit_test_setup(turned_rings, set_up),

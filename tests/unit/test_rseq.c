@@ -829,6 +829,39 @@ static void misuse_child(void)
 	CHECK_AUDIT();
 }
 
+/* Where the hot sections can not be used, the slow path begins with sections that know no place. */
+static void not_hot_child(void)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+	uint64_t from_zone = 0;
+
+	two_cpus();
+	migrate(0);
+	CHECK(pcpa_alloc(0) && by_rseq());
+	pcpa_fast.orders = 0;
+	for (int i = 0; i < 20000; i++) {
+		void *block = pcpa_alloc((unsigned)i % 4);
+
+		CHECK(block);
+		pcpa_free(block, (unsigned)i % 4);
+		CHECK(!pcpa_get_stats(&s));
+		if (i < 4)
+			from_zone = s.alloc_zone;
+	}
+	CHECK(s.alloc_zone == from_zone && s.alloc_pages - s.free_pages == 1);
+	CHECK_AUDIT();
+	misuse_child();
+}
+
+static void not_hot(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(not_hot_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=64m",
+							  "PCPALLOC_AGENT=0")),
+			 0);
+}
+
 static void misuse(void **state)
 {
 	(void)state;
@@ -854,6 +887,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(fences_refused),
 		cmocka_unit_test(fences_refused_later),
 		cmocka_unit_test(misuse),
+		cmocka_unit_test(not_hot),
 		cmocka_unit_test(ids_outside_the_tables),
 		cmocka_unit_test(forced_migration),
 		cmocka_unit_test(short_of_memory),

@@ -104,10 +104,12 @@ static inline uint32_t knee_ms(uint64_t us, uint32_t horizon_ms)
 	return (uint32_t)watch_min(us / 1000, horizon_ms);
 }
 
-static inline void knee_add(struct knee_curve *c, const struct knee_swings *s, uint64_t dt_us,
-			    const uint32_t *horizon_ms)
+/* Returns what the largest lists would have taken. */
+static inline uint64_t knee_add(struct knee_curve *c, const struct knee_swings *s, uint64_t dt_us,
+				const uint32_t *horizon_ms)
 {
 	uint32_t factor[KNEE_HORIZONS];
+	uint64_t taken = 0;
 
 	for (int h = 0; h < KNEE_HORIZONS; h++) {
 		uint32_t ms = pcptune_max_u32(knee_ms(dt_us, horizon_ms[h]), 1);
@@ -116,19 +118,18 @@ static inline void knee_add(struct knee_curve *c, const struct knee_swings *s, u
 		c->weight[h] = knee_fade(c->weight[h], factor[h]) + ms;
 	}
 	for (uint32_t j = 0; j < KNEE_EDGES; j++) {
-		uint64_t taken = knee_play(s, knee_edge(j), s->closed[j], &c->level[j]);
-
+		taken = knee_play(s, knee_edge(j), s->closed[j], &c->level[j]);
 		for (int h = 0; h < KNEE_HORIZONS; h++)
 			c->taken[h][j] = (uint32_t)watch_min(
 				knee_fade(c->taken[h][j], factor[h]) + taken, UINT32_MAX);
 	}
+	return taken;
 }
 
 /* What all CPUs together say: to begin with, and for swings that one CPU has rarely. */
 struct knee_mean {
 	uint64_t taken[KNEE_EDGES]; /* pages, long horizon */
 	uint64_t weight;	    /* ms */
-	uint32_t ms;		    /* what it counts beside a CPU's own */
 };
 
 /* ms by which the sums are to be divided when the CPU was idle since: they fade meanwhile. */
@@ -148,47 +149,54 @@ static inline void knee_mean_add(struct knee_mean *m, const struct knee_curve *c
 	m->weight += weight;
 }
 
-/* A curve as it counts: its own, and a little of what all have. */
-struct knee_view {
-	uint32_t taken[KNEE_EDGES];
-	uint32_t weight;
+/* A way to look at a curve: its own by one horizon, and so much of the mean. */
+struct knee_lens {
+	const struct knee_mean *mean;
+	uint64_t scale;	 /* of the mean, in 1 / 2^24 */
+	uint32_t weight; /* ms */
+	int h;
 };
 
-/*
- * ms of the mean that a CPU gets, in 1 / 65536: no more than it has of its own, and less when it is
- * less busy than all in the mean.
- */
+/* Less of the mean for a CPU that is less busy than all in it: ms, in 1 / 65536. */
 static inline uint64_t knee_part(const struct knee_curve *c, uint32_t weight,
-				 const struct knee_mean *m)
+				 const struct knee_mean *m, uint32_t ms)
 {
 	uint64_t own = (uint64_t)c->taken[KNEE_LONG][0] * 1024 / pcptune_max_u32(weight, 1);
 	uint64_t all = m->weight ? (m->taken[0] >> 8) * 1024 / m->weight : 0;
 
 	all = all << 8;
-	return all ? (watch_min(m->ms, weight) << 16) * watch_min(own, all) / all : 0;
+	return all ? ((uint64_t)ms << 16) * watch_min(own, all) / all : 0;
 }
 
-static inline void knee_look(const struct knee_curve *c, int h, uint32_t weight,
-			     const struct knee_mean *m, struct knee_view *ret)
+/* A curve with this weight by now, and `ms` of the mean beside it. */
+static inline struct knee_lens knee_lens(const struct knee_curve *c, int h, uint32_t weight,
+					 const struct knee_mean *m, uint32_t ms)
 {
-	uint64_t part = h == KNEE_LONG ? knee_part(c, weight, m) : 0;
-	uint64_t scale = m->weight ? (part << 8) / m->weight : 0;
+	uint64_t part = ms ? knee_part(c, weight, m, ms) : 0;
 
-	for (uint32_t j = 0; j < KNEE_EDGES; j++)
-		ret->taken[j] = (uint32_t)watch_min(
-			c->taken[h][j] + ((m->taken[j] >> 8) * scale >> 16), UINT32_MAX);
-	ret->weight = weight + (uint32_t)(part >> 16);
+	return (struct knee_lens){.mean = m,
+				  .scale = m->weight ? (part << 8) / m->weight : 0,
+				  .weight = weight + (uint32_t)(part >> 16),
+				  .h = h};
+}
+
+/* Pages taken with a capacity, in the time that the weight stands for. */
+static inline uint32_t knee_taken(const struct knee_curve *c, const struct knee_lens *l, uint32_t j)
+{
+	return (uint32_t)watch_min(c->taken[l->h][j] + ((l->mean->taken[j] >> 8) * l->scale >> 16),
+				   UINT32_MAX);
 }
 
 /* Pages a second taken with this capacity: exact at edges, else on the line between them. */
-static inline uint64_t knee_rate(const struct knee_view *c, uint32_t capacity)
+static inline uint64_t knee_rate(const struct knee_curve *c, const struct knee_lens *l,
+				 uint32_t capacity)
 {
 	uint32_t j = pcptune_min_u32(knee_index(capacity), KNEE_EDGES - 2);
-	int64_t here = c->taken[j], step = (int64_t)c->taken[j + 1] - here;
+	int64_t here = knee_taken(c, l, j), step = (int64_t)knee_taken(c, l, j + 1) - here;
 	int64_t past = (int64_t)capacity - knee_edge(j), width = INT64_C(1) << knee_width_log(j);
 	int64_t taken = here + step * (past < width ? past : width) / width;
 
-	return c->weight && taken > 0 ? (uint64_t)taken * 1000 / c->weight : 0;
+	return l->weight && taken > 0 ? (uint64_t)taken * 1000 / l->weight : 0;
 }
 
 #define KNEE_PRICE 256u /* prices count cycles a second in such parts */
@@ -197,17 +205,19 @@ static inline uint64_t knee_rate(const struct knee_view *c, uint32_t capacity)
  * What each step of capacity saves: cycles a second that a page more would serve. Never rising, so
  * that steps are taken in their order.
  */
-static inline void knee_prices(const struct knee_view *c, uint32_t *price)
+static inline void knee_prices(const struct knee_curve *c, const struct knee_lens *l,
+			       uint32_t *price)
 {
-	uint64_t scale = ((uint64_t)KNEE_PRICE * 1000 << 16) / pcptune_max_u32(c->weight, 1);
-	uint32_t most = 0;
+	uint64_t scale = ((uint64_t)KNEE_PRICE * 1000 << 16) / pcptune_max_u32(l->weight, 1);
+	uint32_t most = 0, above = knee_taken(c, l, KNEE_EDGES - 1);
 
 	for (uint32_t j = KNEE_EDGES - 1; j-- > 0;) {
-		uint32_t less = pcptune_sub0_u32(c->taken[j], c->taken[j + 1]);
-		uint64_t p = (less * scale >> 16) >> knee_width_log(j);
+		uint32_t here = knee_taken(c, l, j);
+		uint64_t p = (pcptune_sub0_u32(here, above) * scale >> 16) >> knee_width_log(j);
 
 		most = pcptune_max_u32(most, (uint32_t)watch_min(p, UINT32_MAX));
 		price[j] = most;
+		above = here;
 	}
 	price[KNEE_EDGES - 1] = 0;
 }

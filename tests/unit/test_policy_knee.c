@@ -134,17 +134,16 @@ static void prices_are_cycles_a_second(void **state)
 		uint64_t idle = (uint64_t)horizon[h] * 9000; /* nine horizons */
 
 		struct knee_mean none = {0};
-		struct knee_view v;
+		struct knee_lens lens = knee_lens(&c, h, weight, &none, 0);
 
-		knee_look(&c, h, weight, &none, &v);
-		knee_prices(&v, price);
+		knee_prices(&c, &lens, price);
 		for (uint32_t j = 0; j < KNEE_EDGES; j++)
 			if (knee_edge(j) < 4096)
 				assert_in_range(price[j], KNEE_PRICE * 97 / 10,
 						KNEE_PRICE * 103 / 10);
 			else
 				assert_int_equal(price[j], 0);
-		assert_in_range(knee_rate(&v, 2000), 20960 * 97 / 100, 20960 * 103 / 100);
+		assert_in_range(knee_rate(&c, &lens, 2000), 20960 * 97 / 100, 20960 * 103 / 100);
 		/* who rests is worth less and less */
 		assert_true(knee_weight(&c, h, idle, horizon[h]) > 50 * (uint64_t)weight);
 	}
@@ -177,6 +176,67 @@ static void finds_the_knee(void **state)
 			assert_int_equal(m.m[0].st.scale_max, 0);
 			model_end(&m);
 		}
+}
+
+/* What is missed is raised for at once, not in steps; before anything moved each has an equal part. */
+static void begins_boldly(void **state)
+{
+	struct model m;
+
+	(void)state;
+	model_new(&m, "knee", "budget_permille=80", 2, MANAGED); /* 83886 pages */
+	for (uint32_t n = 0; n < 6; n++) {
+		model_cycle(&m, 0, 30000, 100, 0); /* all of it in each sample */
+		model_step(&m);
+	}
+	assert_true(m.m[0].st.high > 30000);
+	assert_true(m.m[0].changes <= 2);
+	model_end(&m);
+
+	for (uint32_t moved = 0; moved < 2; moved++) {
+		struct pcptune_sample s;
+		struct host_answer a = {0};
+		char why[POLICY_WHY] = "";
+
+		model_new(&m, "knee", "budget_permille=80", 2, MANAGED);
+		for (uint32_t i = 0; i < 2; i++)
+			m.cpu[i] = (struct pcptune_cpu){
+				.cpu = i, .high = 378, .batch = 63, .alloc_pages = moved};
+		s = (struct pcptune_sample){.size = sizeof(s),
+					    .flags = PCPTUNE_SAMPLE_FIRST,
+					    .seq = 1,
+					    .time_us = 1000000,
+					    .dt_us = 100000,
+					    .n_cpus = 2,
+					    .cpu_size = sizeof(m.cpu[0]),
+					    .cpus = m.cpu,
+					    .active = m.active};
+		assert_int_equal(policy_instance_decide(m.pi, &s, &a, why), 0);
+		assert_int_equal(a.n_changes, 2);
+		for (uint32_t i = 0; i < 2; i++)
+			assert_int_equal(a.changes[i].clamped.high,
+					 moved ? 378 : MANAGED * 80 / 1000 / 2);
+		model_end(&m);
+	}
+}
+
+/* A CPU without a record gives to one that has shown its need, when it did nothing meanwhile. */
+static void idle_cpus_give_before_their_first_record(void **state)
+{
+	struct model m;
+
+	(void)state;
+	model_new(&m, "knee", "budget_permille=10", 2, MANAGED); /* 10485 pages */
+	model_alloc(&m, 1, 1);
+	model_step(&m);
+	m.m[1].st.high = m.m[1].st.high_min = m.m[1].st.high_max = 5200;
+	for (uint32_t n = 0; n < 40; n++) {
+		model_cycle(&m, 0, 9000, 200, 0);
+		model_step(&m);
+	}
+	assert_true(m.m[0].st.high >= 9000);
+	assert_true(m.m[1].st.high < 1500);
+	model_end(&m);
 }
 
 /* Two CPUs take turns, the budget serves one of them: the one at work has it within seconds. */
@@ -362,6 +422,8 @@ int main(void)
 		cmocka_unit_test(edges_are_those_of_buckets),
 		cmocka_unit_test(prices_are_cycles_a_second),
 		cmocka_unit_test(finds_the_knee),
+		cmocka_unit_test(begins_boldly),
+		cmocka_unit_test(idle_cpus_give_before_their_first_record),
 		cmocka_unit_test(follows_phases),
 		cmocka_unit_test(shares_by_what_pages_save),
 		cmocka_unit_test(gives_back_at_rest),

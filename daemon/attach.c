@@ -68,7 +68,8 @@ struct incoming {
 
 /* ---- replies ---- */
 
-static void reply(struct attach *a, int fd, int status, uint64_t id, const char *reason)
+/* false: somebody waits for an answer that does not come. */
+static bool reply(struct attach *a, int fd, int status, uint64_t id, const char *reason)
 {
 	struct pcptune_reply r = {
 		.magic = PCPTUNE_WIRE_MAGIC,
@@ -80,8 +81,9 @@ static void reply(struct attach *a, int fd, int status, uint64_t id, const char 
 	};
 
 	snprintf(r.reason, sizeof(r.reason), "%s", reason);
-	/* a peer that is gone or does not read loses the reply, nothing else */
-	(void)!send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
+	/* a peer that is gone loses the reply, nothing else: it is counted all the same */
+	return send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EPIPE ||
+	       errno == ECONNRESET;
 }
 
 static bool may_log(struct attach *a)
@@ -241,16 +243,19 @@ static bool replace(struct daemon *d, struct segreader *sr, uint32_t uid)
 static void attached(struct attach *a, struct target *t, int fd, bool again)
 {
 	struct daemon *d = a->d;
+	bool told;
 
 	segreader_lease(t->sr,
 			clock_ns(CLOCK_MONOTONIC) + (uint64_t)d->config->lease_ms * 1000000u);
-	reply(a, fd, 0, t->id, "");
+	told = reply(a, fd, 0, t->id, "");
 	say(LOG_INFO,
 	    "target %llu %s (pid %lld, uid %u) %s: %u zone%s, %u CPU slots, policy %s (%s)",
 	    (unsigned long long)t->id, t->info.name, (long long)t->pid, t->uid,
 	    again ? "attached again" : "attached", t->info.n_zones, t->info.n_zones == 1 ? "" : "s",
 	    t->info.n_cpus, policy_desc(t->active.module)->name, t->active.why);
-	if (!watch(a, t))
+	if (!told)
+		target_end(t, "it could not be answered");
+	else if (!watch(a, t))
 		target_end(t, "the daemon has no memory");
 }
 

@@ -25,6 +25,7 @@ struct entry {
 	const struct config_rule *rule;
 	struct choice choice;
 	struct foreign *trial; /* NULL: done, or not needed */
+	bool bad;	       /* also where there was no memory to say why */
 	struct lines wrong;
 };
 
@@ -46,6 +47,7 @@ static void lines_add(struct entry *e, int at, const char *why)
 	char *line, *text;
 	int n;
 
+	e->bad = true;
 	n = at > 0 ? asprintf(&line, "%s:%d: %s", file, at, why)
 		   : asprintf(&line, "%s: %s", file, why);
 	if (n < 0)
@@ -125,7 +127,7 @@ static void on_trial(void *cookie, enum remote_event what, const char *why)
 	}
 	e->choice.module = policy_ref(remote_module(foreign_remote(e->trial)));
 	rule_params(e);
-	if (e->wrong.text)
+	if (e->bad)
 		trial_over(e, NULL);
 	else
 		foreign_init(e->trial, e->choice.module, &policy_trial_shape, e->choice.params);
@@ -141,7 +143,7 @@ static void rule_here(struct entry *e, const struct policy_file *f)
 		return;
 	}
 	rule_params(e);
-	if (e->wrong.text)
+	if (e->bad)
 		return;
 	if (policy_instance_new(e->choice.module, &policy_trial_shape, e->choice.params, &trial,
 				why) < 0)
@@ -202,6 +204,10 @@ static int all_wrong(struct choices *cs, char **ret)
 	for (size_t i = 0; i < cs->n; i++) {
 		const char *line = cs->at[i].wrong.text;
 
+		if (!line && cs->at[i].bad) {
+			free(text);
+			return -ENOMEM;
+		}
 		if (!line)
 			continue;
 		if (asprintf(&more, "%s%s%s", text ? text : "", text ? "\n" : "", line) < 0)

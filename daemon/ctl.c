@@ -28,6 +28,7 @@
 #include "daemon/ctl.h"
 #include "daemon/say.h"
 #include "lib/fdpass.h"
+#include "lib/jsontext.h"
 #include "lib/text.h"
 
 #define LINE_MAX_BYTES 65536u
@@ -97,10 +98,12 @@ static char *answer_text(struct ctl_answer *a)
 	else
 		o = json_pack("{s:b, s:s, s:s}", "ok", 0, "code", a->code ? a->code : "failed",
 			      "error", a->error);
-	text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+	text = json_text(o);
 	json_decref(o);
 	return text;
 }
+
+static const char no_memory[] = "{\"ok\":false,\"code\":\"failed\",\"error\":\"no memory\"}";
 
 static void send_text(struct client *cl, const char *text)
 {
@@ -108,6 +111,8 @@ static void send_text(struct client *cl, const char *text)
 
 	if (evbuffer_add(out, text, strlen(text)) || evbuffer_add(out, "\n", 1))
 		cl->ending = true; /* no memory: what it got is all it gets */
+	/* libevent would do it, unless it had no memory for that when the client came */
+	bufferevent_enable(cl->bev, EV_WRITE);
 }
 
 static void fail(struct ctl_answer *a, const char *code, const char *text)
@@ -137,9 +142,12 @@ static size_t send_fd(struct client *cl, struct ctl_answer *a, const char *text)
 
 static void answer(struct client *cl, struct ctl_answer *a)
 {
-	char *text = answer_text(a);
 	size_t sent = 0;
+	char *text;
 
+	if (json_was_short()) /* something may be missing in it */
+		fail(a, "failed", "no memory");
+	text = answer_text(a);
 	if (text && strlen(text) + 1 + unread(cl) > queue_limit(cl)) {
 		free(text);
 		fail(a, "failed",
@@ -153,7 +161,7 @@ static void answer(struct client *cl, struct ctl_answer *a)
 	if (text)
 		send_text(cl, text + sent);
 	else
-		send_text(cl, "{\"ok\":false,\"code\":\"failed\",\"error\":\"no memory\"}");
+		send_text(cl, no_memory);
 	free(text);
 	json_decref(a->result);
 	if (a->has_fd)
@@ -190,6 +198,23 @@ static void too_long(struct client *cl)
 	cl->ending = true;
 }
 
+static void out_of_memory(struct client *cl)
+{
+	send_text(cl, no_memory);
+	cl->ending = true;
+}
+
+/* Why there is no line: it has not come yet, it never will, or it could not be taken out. */
+static void no_line(struct client *cl, struct evbuffer *in)
+{
+	if (evbuffer_search_eol(in, NULL, NULL, EVBUFFER_EOL_LF).pos >= 0)
+		out_of_memory(cl);
+	else if (evbuffer_get_length(in) >= LINE_MAX_BYTES)
+		too_long(cl);
+	else if (cl->eof)
+		cl->ending = true;
+}
+
 /* Answers what is there, as far as the client reads what it gets. */
 static void serve(struct client *cl)
 {
@@ -200,21 +225,20 @@ static void serve(struct client *cl)
 	while (!cl->ending && !cl->waiting && unread(cl) <= queue_limit(cl) / 2) {
 		line = evbuffer_readln(in, &len, EVBUFFER_EOL_LF);
 		if (!line) {
-			if (evbuffer_get_length(in) >= LINE_MAX_BYTES)
-				too_long(cl);
-			else if (cl->eof)
-				cl->ending = true;
+			no_line(cl, in);
 			break;
 		}
 		if (len)
 			request(cl, line, len);
 		free(line);
 	}
-	if (cl->ending) {
+	/* not by a watermark: to set one without memory for it crashes in libevent */
+	if (cl->ending || evbuffer_get_length(in) >= LINE_MAX_BYTES)
 		bufferevent_disable(cl->bev, EV_READ);
-		if (!unread(cl))
-			client_free(cl);
-	}
+	else if (!cl->eof)
+		bufferevent_enable(cl->bev, EV_READ);
+	if (cl->ending && !unread(cl))
+		client_free(cl);
 }
 
 void ctl_later(struct ctl *c, uint64_t client, struct ctl_answer *a)
@@ -293,7 +317,6 @@ static void client_new(struct ctl *c, int fd)
 	c->clients = cl;
 	c->n_clients++;
 	bufferevent_setcb(cl->bev, on_read, on_written, on_end, cl);
-	bufferevent_setwatermark(cl->bev, EV_READ, 0, LINE_MAX_BYTES);
 	bufferevent_set_timeouts(cl->bev, NULL, &write_time);
 	bufferevent_enable(cl->bev, EV_READ | EV_WRITE);
 }
@@ -403,6 +426,7 @@ int ctl_new(struct daemon *d, struct ctl **ret, char *why)
 
 	if (!c)
 		return r;
+	json_watch_memory();
 	c->d = d;
 	c->fd = -1;
 	c->path = config_control_socket(d->config->socket);

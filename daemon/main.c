@@ -129,6 +129,14 @@ static char *absolute(const char *cwd, char *path)
 	return full;
 }
 
+static bool copied(char **to, const char *text)
+{
+	*to = strdup(text);
+	if (!*to)
+		fprintf(stderr, "pcptuned: no memory\n");
+	return *to != NULL;
+}
+
 /* -1: go on; else the exit status */
 static int take_option(struct run *r, int id, const char *arg)
 {
@@ -144,8 +152,7 @@ static int take_option(struct run *r, int id, const char *arg)
 	case OPT_DB:
 	case OPT_POLICY_PATH:
 		free(*at);
-		*at = strdup(arg);
-		return *at ? -1 : 1;
+		return copied(at, arg) ? -1 : 1;
 	case OPT_CHECK:
 		r->check = true;
 		return -1;
@@ -186,8 +193,9 @@ static int take_options(struct run *r, int argc, char **argv)
 		fprintf(stderr, "pcptuned: --reload is for --check; see pcptuned --help\n");
 		status = 2;
 	}
-	if (status < 0 && !r->d.given.file && !access(CONFIG_FILE, F_OK))
-		r->d.given.file = strdup(CONFIG_FILE);
+	if (status < 0 && !r->d.given.file && !access(CONFIG_FILE, F_OK) &&
+	    !copied(&r->d.given.file, CONFIG_FILE))
+		status = 1;
 	return status;
 }
 

@@ -167,6 +167,8 @@ void reload(struct daemon *d)
 		return;
 	}
 	re = calloc(1, sizeof(*re));
+	if (!re)
+		refuse(NULL);
 	if (!re || !read_config(d, &re->config)) {
 		free(re);
 		return;

@@ -450,12 +450,26 @@ static void syntax_error(struct binder *b, const config_t *cfg)
 			text ? text : "syntax error", len, p);
 }
 
+/*
+ * libconfig does not look whether it got the memory that it asked for, so whether there is enough
+ * is asked before it: "a=1;" is the shortest of settings, and takes it 200 bytes.
+ */
+static bool enough_memory(size_t text_len)
+{
+	void *p = config_realloc(NULL, (64u << 10) + 64 * text_len);
+
+	free(p);
+	return p != NULL;
+}
+
 int config_bind(struct config *c, const struct config_source *s, struct config_errors *e)
 {
 	struct binder b = {.c = c, .src = s, .e = e};
 	config_t cfg;
 	int r = 0;
 
+	if (!enough_memory(s->text.n))
+		return -ENOMEM;
 	config_init(&cfg);
 	if (config_read_string(&cfg, s->text.s))
 		r = bind_group(&b, config_root_setting(&cfg), "", c);

@@ -22,6 +22,7 @@
 #include "lib/config.h"
 #include "lib/ctlclient.h"
 #include "lib/fdpass.h"
+#include "lib/jsontext.h"
 
 #define WHY_SIZE	  256
 #define MAX_REQUEST_BYTES (64u << 10) /* docs/control.md */
@@ -368,7 +369,7 @@ int ctlclient_call(struct ctlclient *c, json_t *request, int timeout_ms, json_t 
 	if (c->fd < 0)
 		return fail(why, -ENOTCONN, "%s: the connection was closed after a failure",
 			    c->path);
-	line = json_dumps(request, JSON_COMPACT);
+	line = json_text(request);
 	if (!line)
 		return fail(why, -EINVAL, "request can not be written as JSON");
 	len = strlen(line);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "policies/host_remote.h"
@@ -160,8 +161,12 @@ int remote_new(const struct policy_file *f, uint64_t memory, struct remote **ret
 	r->expected = WIRE_HELLO;
 	*ret = r;
 	e = tell(r, &m, sizeof(m), -1, why);
-	if (e)
+	if (e) { /* the caller has no pid that it could wait for */
+		kill(r->pid, SIGKILL);
+		waitpid(r->pid, NULL, 0);
+		r->pid = 0;
 		remote_free(r);
+	}
 	return e;
 }
 

@@ -76,3 +76,11 @@ def replay_agrees(d):
         return
     r = run([PCPTUNE, "verify", "--db", d.db])
     assert r.returncode == 0, (r.stdout, r.stderr)
+
+
+def alive(d, f):
+    """Other targets are sampled and can be changed."""
+    def last():
+        return d.sql("SELECT max(seq_last) FROM sample WHERE target = ?", f.id)[0][0] or 0
+    before = last()
+    wait_for(lambda: last() > before)

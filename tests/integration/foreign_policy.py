@@ -128,14 +128,6 @@ def children(d):
         return [int(p) for p in f.read().split()]
 
 
-def alive(d, f):
-    """Other targets are sampled and can be changed."""
-    def last():
-        return d.sql("SELECT max(seq_last) FROM sample WHERE target = ?", f.id)[0][0] or 0
-    before = last()
-    wait_for(lambda: last() > before)
-
-
 def with_policies(*built, ctor="", change=("", ""), **keys):
     """A place with these policies, each a name, (name, deed) or (name, deed, high), and a daemon."""
     where = place()

@@ -51,7 +51,8 @@ __attribute__((noreturn)) static void become_daemon(const struct check *c, int o
 		argv[5] = NULL;
 	dup2(out, STDERR_FILENO);
 	out = open("/dev/null", O_WRONLY | O_CLOEXEC);
-	dup2(out, STDOUT_FILENO); /* the plan of a start */
+	if (dup2(out, STDOUT_FILENO) < 0) /* the plan of a start */
+		close(STDOUT_FILENO);
 	if (cli_beside_us("pcptuned", path))
 		execv(path, (char *const *)argv);
 	execvp(argv[0], (char *const *)argv);
@@ -116,33 +117,37 @@ static void add_lines(json_t *list, char *text)
 
 /* ---- what is fine ---- */
 
-static void add_policy(struct check *c, const struct config_rule *rule, const char *path)
+static int add_policy(struct check *c, const struct config_rule *rule, const char *path)
 {
 	struct policy_module *m;
 	char why[POLICY_WHY];
 
 	if (policy_load(rule->policy, path, &m, why))
-		return;
+		return cli_error("%s", why);
 	json_array_append_new(c->policies,
 			      json_sprintf("%s %s", policy_desc(m)->name, policy_desc(m)->version));
 	policy_unref(m);
+	return CLI_OK;
 }
 
-static void add_policies(struct check *c)
+/* The daemon found nothing wrong: what fails here is the system's doing. */
+static int add_policies(struct check *c)
 {
 	struct config *cfg;
 	char *why = NULL;
-	size_t i;
+	int r = CLI_OK;
 
 	if (config_load(c->file, &cfg, &why)) {
+		r = cli_error("%s", why ? why : "no memory");
 		free(why);
-		return;
+		return r;
 	}
 	c->n_rules = cfg->n_rules;
-	for (i = 0; i <= cfg->n_rules; i++)
-		add_policy(c, i < cfg->n_rules ? &cfg->rules[i] : &cfg->def,
-			   c->policy_path ? c->policy_path : cfg->policy_path);
+	for (size_t i = 0; i <= cfg->n_rules && r == CLI_OK; i++)
+		r = add_policy(c, i < cfg->n_rules ? &cfg->rules[i] : &cfg->def,
+			       c->policy_path ? c->policy_path : cfg->policy_path);
 	config_free(cfg);
+	return r;
 }
 
 /* ---- the verb ---- */
@@ -159,12 +164,10 @@ static int run_check(struct check *c)
 	if (status && !json_array_size(c->errors))
 		json_array_append_new(c->errors,
 				      json_sprintf("pcptuned --check: exit status %d", status));
-	if (!status)
-		add_policies(c);
-	return status ? CLI_ERROR : CLI_OK;
+	return status ? CLI_ERROR : add_policies(c);
 }
 
-static void print_text(const struct check *c)
+static void print_text(const struct check *c, bool fine)
 {
 	json_t *v;
 	size_t i;
@@ -173,7 +176,7 @@ static void print_text(const struct check *c)
 		fprintf(stderr, "%s\n", json_string_value(v));
 	json_array_foreach (c->notes, i, v)
 		fprintf(stderr, "%s\n", json_string_value(v));
-	if (json_array_size(c->errors))
+	if (!fine)
 		return;
 	printf("%s: fine: %zu rule%s and the default; policies:", c->file, c->n_rules,
 	       c->n_rules == 1 ? "" : "s");
@@ -195,7 +198,7 @@ int cmd_check_config(int argc, char **argv)
 		fflush(NULL);
 		r = run_check(&c);
 		if (!a.json)
-			print_text(&c);
+			print_text(&c, r == CLI_OK);
 		else
 			cli_print_json(json_pack("{s:s, s:b, s:O, s:O, s:O}", "file", c.file, "ok",
 						 r == CLI_OK, "errors", c.errors, "policies",

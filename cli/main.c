@@ -14,6 +14,7 @@
 #include <locale.h>
 #include <signal.h>
 #include <string.h>
+#include "lib/jsontext.h"
 #include "lib/text.h"
 
 static int no_verb(const char *name)
@@ -40,8 +41,18 @@ static const char *verb_name(const char *word)
 	return word;
 }
 
+/* What is put together by many small steps is not asked for at each of them whether it is whole. */
+static bool was_short(void)
+{
+	bool json = json_was_short(), table = text_was_short();
+
+	return json || table;
+}
+
 static int finish(int status)
 {
+	if (was_short() && status == CLI_OK)
+		status = cli_error("no memory: what was printed is not whole");
 	errno = 0;
 	if (fflush(stdout) || ferror(stdout)) {
 		cli_error("standard output: %s", errno ? strerror(errno) : "a write failed");
@@ -74,6 +85,7 @@ int main(int argc, char **argv)
 	verb = cli_verb_find(verb_name(argv[1]));
 	if (!verb)
 		return no_verb(argv[1]);
+	json_watch_memory();
 	if (verb->cmd != cmd_run) {
 		signal(SIGPIPE, SIG_DFL);
 		standard_descriptors();

@@ -247,13 +247,27 @@ struct text_table {
 	size_t n_columns;
 	char **cells; /* row by row; a short row was padded with NULL; NULL prints as "" or "?" */
 	size_t n_cells, room;
+	bool full; /* no memory for more: what follows would stand in wrong places */
 };
 
 static char lost_cell[] = "?"; /* stands for a cell that found no memory */
 
+static bool was_short;
+
+bool text_was_short(void)
+{
+	bool was = was_short;
+
+	was_short = false;
+	return was;
+}
+
 struct text_table *text_table_new(void)
 {
-	return calloc(1, sizeof(struct text_table));
+	struct text_table *t = calloc(1, sizeof(*t));
+
+	was_short |= !t;
+	return t;
 }
 
 void text_table_free(struct text_table *t)
@@ -277,10 +291,12 @@ void text_table_column(struct text_table *t, const char *title, char align)
 	if (!t || t->n_cells) /* columns come first, or rows would shift */
 		return;
 	more = realloc(t->columns, (t->n_columns + 1) * sizeof(*more));
+	was_short |= !more;
 	if (!more)
 		return;
 	t->columns = more;
 	more[t->n_columns].title = strdup(title);
+	was_short |= !more[t->n_columns].title;
 	more[t->n_columns].align = align;
 	t->n_columns++;
 }
@@ -289,8 +305,10 @@ static bool add_cell(struct text_table *t, char *text)
 {
 	if (t->n_cells == t->room) {
 		size_t room = t->room ? 2 * t->room : 64;
-		char **more = realloc(t->cells, room * sizeof(*more));
+		char **more = t->full ? NULL : realloc(t->cells, room * sizeof(*more));
 
+		t->full = !more;
+		was_short |= !more;
 		if (!more)
 			return false;
 		t->cells = more;
@@ -311,6 +329,7 @@ void text_table_cell(struct text_table *t, const char *fmt, ...)
 	if (vasprintf(&text, fmt, ap) < 0)
 		text = NULL;
 	va_end(ap);
+	was_short |= !text;
 	if (text)
 		text_clean(text);
 	if (!add_cell(t, text ? text : lost_cell))

@@ -50,6 +50,8 @@ __attribute__((format(printf, 2, 3))) void text_table_cell(struct text_table *t,
 							   ...);
 void text_table_end_row(struct text_table *t);
 void text_table_print(const struct text_table *t, FILE *out, bool bold_titles);
+/* Has a table lost something for want of memory since this was asked last? */
+bool text_was_short(void);
 /* Colour only on a terminal, and not with NO_COLOR or TERM=dumb. */
 bool text_colour(FILE *out);
 

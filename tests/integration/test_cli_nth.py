@@ -111,4 +111,29 @@ def each_command_survives_any_mapping_that_fails():
     commands_with("map")
 
 
+# Half a thousand sizes, from a page to several, kept, given back and taken again.
+PROGRAM = """
+x = [bytes([i % 256]) * (4096 + 13 * i) for i in range(1500)]
+assert all(v == bytes([i % 256]) * (4096 + 13 * i) for i, v in enumerate(x))
+del x[::2]
+x += [b"y" * 20000 for i in range(500)]
+print(sum(map(len, x)))
+"""
+
+
+@test
+def a_program_on_our_lists_runs_whatever_mapping_is_refused():
+    """What the zone can not have mapped the next malloc serves."""
+    requires("/usr/bin/python3")
+    nth = Nth()
+    env = {**nth.env, "LD_PRELOAD": f"{PRELOAD}:{nth.so}", "NTH_ONLY": "libpcpalloc",
+           "PCPTUNE_SOCKET": "", "PYTHONMALLOC": "malloc"}
+    for mode in ("rseq", "locked"):
+        for on in (False, True):
+            def deed(n):
+                r = run(["/usr/bin/python3", "-c", PROGRAM], env={**env, "PCPALLOC_MODE": mode})
+                assert r.returncode == 0 and r.stdout == "20384500\n" and not r.stderr, (mode, on, n, r)
+            nth.each("map", deed, on=on, step=lambda n: 1 if n < 40 else n // 4)
+
+
 main()

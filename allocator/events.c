@@ -83,18 +83,29 @@ static void plan_rings(void)
 		sizeof(struct pcptune_event_ring) + hello.n_entries * sizeof(struct pcptune_event);
 }
 
+/*
+ * In place of what is at the addresses of the rings, in one step: others may be reading there. As a
+ * system call, since tools that watch mmap() take it for a write.
+ */
+static char *map_there(int protection, int flags, int fd)
+{
+	long map = syscall(SYS_mmap, addresses, rings_size(), protection,
+			   flags | (addresses ? MAP_FIXED : 0), fd, (off_t)0);
+
+	return map == -1 ? NULL : (char *)map;
+}
+
 /* NULL: they are not to be had. ret_fd: their file, the caller's. */
 static char *make_rings(int *ret_fd)
 {
-	void *map;
+	char *map;
 
 	plan_rings();
 	*ret_fd = pcpa_sealed_file("pcptune-events", rings_size());
 	if (*ret_fd < 0)
 		return NULL;
-	map = mmap(addresses, rings_size(), PROT_READ | PROT_WRITE,
-		   MAP_SHARED | (addresses ? MAP_FIXED : 0), *ret_fd, 0);
-	if (map == MAP_FAILED) {
+	map = map_there(PROT_READ | PROT_WRITE, MAP_SHARED, *ret_fd);
+	if (!map) {
 		pcpa_sys_close(*ret_fd);
 		return NULL;
 	}
@@ -105,8 +116,7 @@ static char *make_rings(int *ret_fd)
 /* The memory of rings that nobody writes to any more. If it can not go now, the next ones take its place. */
 static void drop_rings(void)
 {
-	mmap(addresses, rings_size(), PROT_READ,
-	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	map_there(PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 }
 
 /* ---- a recorder that the environment names ---- */
@@ -206,7 +216,7 @@ static void change_rings(char *rings)
 	pcpa_pcp_lock_all();
 	for (uint32_t i = 0; i < n_blocks(); i++)
 		pcpa_track_look(pcpa_cpu_block(0, i));
-	pcpa_put(&pcpa_heap.events, rings);
+	pcpa_publish(&pcpa_heap.events, rings);
 	now = pcpa_now_ns();
 	for (uint32_t i = 0; i < n_blocks(); i++) {
 		struct pcptune_cpu_block *b = pcpa_cpu_block(0, i);
@@ -359,7 +369,7 @@ void pcpa_events_write(const struct pcptune_cpu_block *b)
  */
 void pcpa_events_wait(const struct pcptune_cpu_block *b)
 {
-	char *rings = pcpa_get(&pcpa_heap.events);
+	char *rings = __atomic_load_n(&pcpa_heap.events, __ATOMIC_ACQUIRE);
 	struct pcptune_event_ring *r;
 	uint64_t tail, moved;
 	int saved = errno;

@@ -14,9 +14,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "allocator/heap.h"
 #include "allocator/pcp.h"
@@ -361,6 +365,121 @@ static void memory_of_a_control_group(void **state)
 	}
 }
 
+/* Two CPUs may be seen, but only one CPU's time is given: rules are those of one. */
+static void quota_child(void)
+{
+	join();
+	CHECK(pcpa_alloc(0));
+	CHECK(pcpa_heap.n_run == 1);
+	CHECK_AUDIT();
+}
+
+static void a_quota_of_one_cpu(void **state)
+{
+	bool first = make_group("cpu"), done;
+
+	(void)state;
+	if (first)
+		done = write_file(group, "cpu.cfs_period_us", "100000") &&
+		       write_file(group, "cpu.cfs_quota_us", "90000");
+	else
+		done = make_group("") && write_file(group, "cpu.max", "90000 100000");
+	if (!done)
+		rmdir(group);
+	judge(done ? in_group(quota_child) : LEFT_OUT, "cpu");
+}
+
+/* ---- calls that are refused: a sandbox, an old kernel, a full file system ---- */
+
+static const struct refusal {
+	const char *what;
+	int error;
+	long calls[3];
+	bool locked;	 /* sections are out of the question */
+	bool no_segment; /* there is no file that a daemon could be given */
+} refusals[] = {
+	{"/sys and /proc are hidden",
+	 ENOENT,
+	 {
+		 SYS_openat,
+#ifdef SYS_open
+		 SYS_open,
+#endif
+	 },
+	 false,
+	 false},
+	{"files in memory are forbidden", EACCES, {SYS_memfd_create}, false, true},
+	{"the file system is full", ENOSPC, {SYS_fallocate}, false, true},
+	{"files can not be sealed", EBUSY, {SYS_fcntl}, false, true},
+	{"no affinity", ENOSYS, {SYS_sched_getaffinity}, false, false},
+	{"no fences", ENOSYS, {SYS_membarrier}, true, false},
+	{"nothing is mapped again", EINVAL, {SYS_mremap}, true, false},
+	{"no advice is taken", EINVAL, {SYS_madvise}, false, false},
+	{"no threads", EAGAIN, {SYS_clone, SYS_clone3}, false, false},
+	{"no randomness", ENOSYS, {SYS_getrandom}, false, false},
+};
+
+static const struct refusal *refused;
+
+static void refuse_calls(void)
+{
+	struct sock_filter code[16];
+	struct sock_fprog program = {0, code};
+
+	code[program.len++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+							   offsetof(struct seccomp_data, nr));
+	for (int i = 0; i < 3 && refused->calls[i]; i++) {
+		code[program.len++] = (struct sock_filter)BPF_JUMP(
+			BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)refused->calls[i], 0, 1);
+		code[program.len++] = (struct sock_filter)BPF_STMT(
+			BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)refused->error);
+	}
+	code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+		_exit(LEFT_OUT);
+}
+
+static void refused_child(void)
+{
+	static void *p[20000];
+
+	refuse_calls();
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 20000; i++) {
+			CHECK(p[i] = pcpa_alloc(i % 4));
+			*(int *)p[i] = i;
+		}
+		for (int i = 0; i < 20000; i++) {
+			CHECK(*(int *)p[i] == i);
+			pcpa_free(p[i], i % 4);
+		}
+	}
+	CHECK(!refused->locked || stats().mode == PCPTUNE_MODE_LOCKED);
+	CHECK(stats().mode == PCPTUNE_MODE_LOCKED || stats().mode == PCPTUNE_MODE_RSEQ);
+	CHECK(refused->no_segment == (pcpa_segment_fd() < 0));
+	CHECK(stats().pages_in_use == 0 && stats().alloc_pages == 3 * 5000 * 15);
+	CHECK_AUDIT();
+}
+
+static void refused_calls(void **state)
+{
+	(void)state;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+	skip(); /* their runtime makes these calls, too */
+#endif
+	for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++) {
+		int status;
+
+		refused = &refusals[i];
+		status = in_child(refused_child, SETTINGS("PCPALLOC_SIZE=1g"));
+		if (status == LEFT_OUT)
+			skip();
+		if (status)
+			fail_msg("%s: %d", refused->what, status);
+	}
+}
+
 /* ---- few CPUs ---- */
 
 /* Everything is accounted to the one CPU there is, and rules are those of one. */
@@ -446,6 +565,8 @@ int main(void)
 		cmocka_unit_test(refused_pages),
 		cmocka_unit_test(overcommit),
 		cmocka_unit_test(memory_of_a_control_group),
+		cmocka_unit_test(a_quota_of_one_cpu),
+		cmocka_unit_test(refused_calls),
 		cmocka_unit_test(the_last_cpu_only),
 		cmocka_unit_test(a_cpuset_of_one_cpu),
 	};

@@ -283,4 +283,18 @@ def pkg_config_files_say_where_things_are():
     assert ask("--variable=policydir", "pcptune") == "/opt/p/lib64/pcptune/policies"
 
 
+@test
+def every_test_that_the_page_of_faults_names_is_there():
+    with open(os.path.join(ROOT, "docs/faults.md")) as f:
+        named = re.findall(r"`(\w+): (\w+)`", f.read())
+    assert len(named) > 80, len(named)
+    for file, name in named:
+        if os.path.exists(path := os.path.join(ROOT, f"tests/integration/test_{file}.py")):
+            here = rf"^@test\ndef {name}\("
+        else:
+            path, here = os.path.join(ROOT, f"tests/unit/test_{file}.c"), rf"cmocka_unit_test\((test_)?{name}\)"
+        with open(path) as f:
+            assert re.search(here, f.read(), re.M), (file, name)
+
+
 main()

@@ -167,10 +167,10 @@ $(B)/bench/lists-archive: $(B)/obj/bench/lists.o $(B)/lib/libpcpalloc.a $(B)/ben
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CC) $(LDFLAGS) $^ -o $@ -Wl,-rpath,'$$ORIGIN'
-$(B)/bench/lists: $(B)/obj/bench/lists.o $(ALLOC) $(B)/bench/libstack.so
+$(B)/bench/lists $(B)/bench/peers: $(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC) $(B)/bench/libstack.so
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(Q)$(CC) $(LDFLAGS) $< $(B)/bench/libstack.so -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
+	$(Q)$(CC) $(LDFLAGS) $< $(INTERNAL) $(B)/bench/libstack.so -o $@ -L$(B)/lib -lpcpalloc -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' $(LIBS)
 $(B)/bench/%: $(B)/obj/bench/%.o $(INTERNAL) $(ALLOC)
 	@mkdir -p $(@D)
 	$(call say,LD)

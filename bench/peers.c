@@ -31,6 +31,7 @@
 #include <pcpalloc_inline.h>
 
 #include "bench/peers_stacks.h"
+#include "bench/shared/stack.h"
 #include "bench/peers_patterns.h"
 
 /* ---- subjects ---- */
@@ -71,6 +72,7 @@ SUBJECT(aligned, aligned_take, malloc_give);
 SUBJECT(tls, tls_take, tls_give);
 SUBJECT(trylock, trylock_take, trylock_give);
 SUBJECT(rseq, rseq_take, rseq_give);
+SUBJECT(shared, shared_take, shared_give);
 SUBJECT(nothing, nothing_take, nothing_give);
 
 static const struct subject {
@@ -85,6 +87,7 @@ static const struct subject {
 	{"tls", "bare stack of the thread", &tls_units, false},
 	{"trylock", "bare stack of the CPU, lock word", &trylock_units, false},
 	{"rseq", "bare stack of the CPU, restartable sequences", &rseq_units, false},
+	{"shared", "the same behind functions of a shared library", &shared_units, false},
 	{"nothing", "no allocation: what the frame costs", &nothing_units, false},
 };
 
@@ -684,7 +687,8 @@ static int prepare(void)
 	job.cpus = sched_getaffinity(0, sizeof(set), &set) ? (unsigned)get_nprocs()
 							   : (unsigned)CPU_COUNT(&set);
 	mix_init();
-	if (opt.subject->units == &rseq_units && rseq_missing()) {
+	if ((opt.subject->units == &rseq_units || opt.subject->units == &shared_units) &&
+	    rseq_missing()) {
 		fprintf(stderr, "peers: no bare stack with restartable sequences: %s\n",
 			rseq_missing());
 		return 2;
@@ -695,7 +699,8 @@ static int prepare(void)
 		return 2;
 	}
 #endif
-	if (!opt.subject->allocator && !stacks_init()) {
+	if (!opt.subject->allocator &&
+	    !(opt.subject->units == &shared_units ? shared_init() : stacks_init())) {
 		fprintf(stderr, "peers: no address space for the bare stacks: %s\n",
 			strerror(errno));
 		return 1;

@@ -412,8 +412,10 @@ Absolute figures are of this machine: compare ratios.
   256 live blocks and replaces them in a fixed random order.
 - The calls of the API go through the dynamic linker, but not through a stub of the program as those
   of malloc do (an attribute in `pcpalloc.h` asks for that). The inline API (`pcpalloc_inline.h`) and
-  the bare stacks are inlined; the latter are limits, not allocators. Counters and statistics of ours are on in every run, and each run
-  fails when they count less than was asked for.
+  the bare stacks are inlined; the latter are limits, not allocators. "rseq stack, called" is one
+  behind functions of a shared library: what calls cost that go there, however little is done, and
+  so the limit of every allocator that is such a library. Counters and statistics of ours are on in
+  every run, and each run fails when they count less than was asked for.
 - The compiler can not see into the blocks, so no pair is removed. Only patterns that say "touched"
   write to the blocks: one store a page, the same for all. LIFO unless FIFO is said.
 - Ours has two other modes: lists under a lock (`PCPALLOC_MODE=locked`: where the system has no

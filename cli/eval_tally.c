@@ -433,8 +433,9 @@ static void print_notes(const struct tally *t)
 	print_note(l->unrecorded, "pages were allocated and freed in no record");
 	print_note(l->bare_targets, "targets have no record at all");
 	print_note(l->damaged, "rows are damaged and left out");
-	print_note(grown, "records were played with batches that grow; the log has none, so they "
-			  "did not");
+	print_note(grown,
+		   "records were played with batches that grow; the log has none, so how far "
+		   "is worked out and was not measured");
 }
 
 void tally_print(const struct tally *t)

@@ -120,15 +120,33 @@ static int read_past(struct past *past, struct logstore *ls, struct relive_log *
 
 static int curves_of(struct past *past)
 {
+	size_t n = past->n + (size_t)1;
 	int r = 0;
 
+	past->at = calloc(n, sizeof(struct walk *));
+	past->growth = calloc(n, sizeof(struct growth *));
+	if (!past->at || !past->growth)
+		return -ENOMEM;
 	for (size_t i = 0; !r && i < past->w.n; i++) {
 		struct walk *k = past->w.walk[i];
+		uint32_t at = k->zone * past->t->shape.n_cpus + k->cpu;
 
-		past->at[k->zone * past->t->shape.n_cpus + k->cpu] = k;
-		r = curve_from_band(&k->curve, k->band);
+		past->at[at] = k;
+		past->growth[at] = growth_new(k);
+		r = past->growth[at] ? curve_from_band(&k->curve, k->band) : -ENOMEM;
 	}
 	return r ? r : walks_seal(&past->w);
+}
+
+static void close_past(struct past *past)
+{
+	for (uint32_t i = 0; past->growth && i < past->n; i++)
+		growth_free(past->growth[i]);
+	walks_free(&past->w);
+	log_copy_free(past->copy);
+	free(past->growth);
+	free(past->at);
+	free(past->as);
 }
 
 static uint64_t walked_pages(const struct walks *w)
@@ -154,8 +172,7 @@ static int open_past(struct past *past, struct logstore *ls, struct relive_log *
 		qsort(past->as, past->n_as, sizeof(*past->as), by_seq);
 	for (size_t i = 0; past->o->on_recorded && i < past->n_as; i++)
 		past->o->on_recorded(past->o->cookie, past->as[i].policy);
-	past->at = calloc(past->n + (size_t)1, sizeof(struct walk *));
-	r = past->at ? curves_of(past) : -ENOMEM;
+	r = curves_of(past);
 	past->shape = past->n_as ? past->as[0].shape : past->t->shape;
 	past->shape.budget_pages = past->o->budget ? past->o->budget : past->shape.budget_pages;
 	past->period_us = find_period(past->copy);
@@ -207,10 +224,7 @@ int relive_target(struct logstore *ls, const struct log_target *t, const struct 
 		relive_log_add(log, &mine);
 	else if (!why[0])
 		snprintf(why, RELIVE_WHY, "%s", r == -ENOMEM ? "no memory" : logstore_error(ls));
-	walks_free(&past.w);
-	log_copy_free(past.copy);
-	free(past.at);
-	free(past.as);
+	close_past(&past);
 	return r;
 }
 

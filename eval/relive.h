@@ -8,8 +8,8 @@
  * often as they were taken where the log still has them so, a minute or an hour where they were
  * merged. Policies that ask for records are given them.
  *
- * Batches that grow are known only as they were at the high that was in force; the walk's model
- * (walks.h) carries them to others. high that moves by rules of its own is taken where what refills
+ * Batches that grow depend on runs of calls, which no record has; the rules are tried on walks with
+ * the same swings, and corrected by what was measured where they were in force (growth.h). high that moves by rules of its own is taken where what refills
  * add and what decay takes are equal. Waits are scaled from those that were measured.
  *
  * Everything adds up in integers, so results of several targets, logs and runs can be added in any
@@ -42,7 +42,8 @@ struct relive_sums {
 	uint64_t decisions, turns, breaches;
 	uint64_t memory;	 /* what the best static split got */
 	uint64_t split, n_split; /* its pages, and of how many targets */
-	uint64_t grown; /* records played with batches that grow, in a log that has none such */
+	uint64_t
+		grown; /* records played with batches that grow where the log's did not: never measured */
 };
 
 /* What the log has, and what it can not tell. */

@@ -7,48 +7,46 @@
 #define PCPTUNE_EVAL_RELIVE_MODEL_H
 
 #include <pcptune/rules.h>
+#include "eval/growth.h"
 #include "eval/swings.h"
-#include "eval/walks.h"
 #include "policies/host.h"
 
 struct relive_effect {
 	uint64_t capacity;
 	uint64_t refill, drain; /* pages of one, at least 1 */
-	bool grown;		/* batches that grow, of which the log has none */
+	bool grown;		/* batches that grow; those of the log do not */
 };
 
-#define RELIVE_GROWS (PCPTUNE_RT_FREE_FACTOR | PCPTUNE_RT_FREE_COUNT | PCPTUNE_RT_ALLOC_FACTOR)
-
+/* Drains of 5.14 to 6.6 double without a bound of their own. */
 static inline bool relive_grows(uint32_t rules, uint32_t scale_max)
 {
-	return scale_max && pcptune_rules_traits(rules) & RELIVE_GROWS;
+	uint32_t t = pcptune_rules_traits(rules);
+
+	if (t & PCPTUNE_RT_FREE_FACTOR && !(t & PCPTUNE_RT_SCALE_CAP))
+		return true;
+	return scale_max &&
+	       t & (PCPTUNE_RT_FREE_FACTOR | PCPTUNE_RT_FREE_COUNT | PCPTUNE_RT_ALLOC_FACTOR);
 }
 
 /* log_grows: those in force when the walk was recorded. */
-static inline struct relive_effect relive_effect_of(const struct walk *k, const struct limits *m,
+static inline struct relive_effect relive_effect_of(struct growth *g, const struct limits *m,
 						    bool log_grows)
 {
-	uint64_t high = m->high, batch = m->batch ? m->batch : 1;
-	struct pcptune_band_model model = k->model;
-	struct relive_effect e = {1, batch, batch, false};
+	uint32_t high = m->high ? m->high : 1, batch = m->batch ? m->batch : 1;
+	struct relive_effect e = {1, 1, 1, false};
+	struct growth_effect x;
 
-	batch = batch < high ? batch : high ? high : 1;
-	if (!relive_grows(m->rules, m->scale_max) || !log_grows) {
+	batch = batch < high ? batch : high;
+	if (!relive_grows(m->rules, m->scale_max)) {
 		e.capacity = high > batch ? high - batch : 1;
 		e.refill = e.drain = batch;
-		e.grown = relive_grows(m->rules, m->scale_max);
 		return e;
 	}
-	e.refill = walk_mean(k, k->refilled, k->refills, high, batch, batch << m->scale_max);
-	e.drain = walk_mean(k, k->drained, k->drains, high, batch, batch << m->scale_max);
-	if (model.batch) {
-		model.batch = batch;
-		model.most = batch << m->scale_max;
-		e.capacity = pcptune_band_model_capacity(&model, high);
-	} else {
-		e.capacity = pcptune_band_capacity(high, batch, k->refilled, k->refills, k->drained,
-						   k->drains);
-	}
+	e.grown = !log_grows;
+	x = growth_at(g, &(struct likeness_limits){high, batch, m->scale_max, m->rules});
+	e.capacity = high > x.loss ? high - x.loss : 1;
+	e.refill = x.refill;
+	e.drain = x.drain;
 	return e;
 }
 
@@ -57,9 +55,9 @@ static inline struct relive_effect relive_effect_of(const struct walk *k, const 
  * a record it is where refilled pages a second are that part of high. Refilled pages fall with high,
  * so there is one such value.
  */
-static inline uint32_t relive_tuned_high(const struct walk *k, const struct limits *m,
-					 bool log_grows, const struct pcptune_band *b,
-					 const struct swings *w, int64_t p, uint64_t dt_us)
+static inline uint32_t relive_tuned_high(struct growth *g, const struct limits *m, bool log_grows,
+					 const struct pcptune_band *b, const struct swings *w,
+					 int64_t p, uint64_t dt_us)
 {
 	uint32_t parts = pcptune_generations[PCPTUNE_RULES_ROW(m->rules)].decay;
 	uint32_t lo = m->high_min, hi = m->high_max;
@@ -73,7 +71,7 @@ static inline uint32_t relive_tuned_high(const struct walk *k, const struct limi
 		int64_t side = p;
 
 		at.high = mid;
-		swings_play(w, b, relive_effect_of(k, &at, log_grows).capacity, &side, &t);
+		swings_play(w, b, relive_effect_of(g, &at, log_grows).capacity, &side, &t);
 		/* refilled / s <= high / parts */
 		if ((double)t.refilled * 1e6 * parts <= (double)mid * (double)dt_us)
 			hi = mid;

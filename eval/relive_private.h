@@ -21,8 +21,9 @@ struct past {
 	const struct relive_options *o;
 	struct log_copy *copy;
 	struct walks w;
-	struct walk **at; /* by index; NULL: nothing happened there */
-	uint32_t n;	  /* entries */
+	struct walk **at;	/* by index; NULL: nothing happened there */
+	struct growth **growth; /* of these */
+	uint32_t n;		/* entries */
 	struct pcptune_shape shape;
 	struct log_assignment *as; /* of policies, in order */
 	size_t n_as;

@@ -9,6 +9,8 @@
 #include "logstore_fixture.h"
 
 static uint64_t seed = 7;
+static bool grows;	      /* batches, in the log */
+static unsigned octaves = 27; /* that swings may have */
 
 static uint64_t below(uint64_t n)
 {
@@ -21,7 +23,7 @@ static uint64_t below(uint64_t n)
 /* A record's worth of swings, few or many, small or large, from *x on. */
 static void swing(struct pcptune_band *b, int64_t *x)
 {
-	uint64_t n = below(below(2) ? 300 : 4), size = UINT64_C(1) << below(27);
+	uint64_t n = below(below(2) ? 300 : 4), size = UINT64_C(1) << below(octaves);
 
 	pcptune_band_init(b);
 	pcptune_band_push(b, *x);
@@ -81,7 +83,8 @@ static struct log_record record_of(struct writing *w, uint32_t cpu)
 			       .high_least = 400,
 			       .high_most = 400,
 			       .batch = 63,
-			       .rules = PCPTUNE_RULES_G0};
+			       .scale_max = 5,
+			       .rules = grows ? PCPTUNE_RULES_GX : PCPTUNE_RULES_G0};
 
 	r.r.index = cpu;
 	r.r.dt_us = 1000000;
@@ -124,6 +127,7 @@ static void go_on(struct writing *w, unsigned seconds)
 
 static void begin(struct writing *w, unsigned seconds)
 {
+	octaves = 13;
 	*w = (struct writing){.ls = fx_open(64 << 20)};
 	w->x = fx_begin(w->ls);
 	go_on(w, seconds);
@@ -154,7 +158,8 @@ static void disturb(struct writing *w)
 
 	a.seq_first = 5;
 	OK(w->ls, logstore_exec(w->ls, "DELETE FROM record WHERE id % 3 = 0"));
-	OK(w->ls, logstore_exec(w->ls, "UPDATE record SET level = 2, bucket = id WHERE id % 3 = 1"));
+	OK(w->ls,
+	   logstore_exec(w->ls, "UPDATE record SET level = 2, bucket = id WHERE id % 3 = 1"));
 	OK(w->ls, logstore_assignment_add(w->ls, &a));
 	go_on(w, 40);
 }
@@ -293,23 +298,31 @@ static struct outcome run_with(struct logstore *ls, const struct log_target *t,
 }
 
 /* Far more records than are unpacked at a time, with policies of which one is slow. */
-static void any_number_of_threads_gives_the_same(void **state)
+static void same_with_threads(unsigned seconds, bool growing)
 {
 	struct outcome one, many;
 	struct logstore *ro;
 	struct writing w;
 
-	(void)state;
-	begin(&w, 400);
+	grows = growing;
+	begin(&w, seconds);
 	ro = open_ro();
 	one = run_with(ro, &w.x.t, (struct relive_options){.threads = 1});
-	assert_true(one.log.records > 10000 && one.log.steps > 300);
-	for (unsigned threads = 2; threads < 30; threads = threads * 2 + 1) {
+	assert_true(one.log.records > 25 * seconds && one.log.steps > seconds / 2);
+	for (unsigned threads = 2; threads < 12; threads = threads * 2 + 1) {
 		many = run_with(ro, &w.x.t, (struct relive_options){.threads = threads});
 		assert_memory_equal(&one, &many, sizeof(one));
 	}
 	logstore_close(ro);
 	end(&w);
+}
+
+static void any_number_of_threads_gives_the_same(void **state)
+{
+	(void)state;
+	same_with_threads(200, false);
+	same_with_threads(80, true);
+	grows = false;
 }
 
 struct disturber {

@@ -19,15 +19,11 @@ enum { P_COLD, P_MISS, P_TRAFFIC, P_BUDGET, P_FLOOR, N_PARAMS };
 static const struct pcptune_param params[N_PARAMS] = {
 	[P_COLD] = {"cold_ms", PCPTUNE_PARAM_INT, 0, 1000, 512000, 5000, "ms",
 		    "pages are taken only if they are idle for so long", NULL},
-	[P_MISS] = {"miss_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 20, "permille",
-		    "avoidable zone pages per page allocated or freed that are too many", NULL},
-	[P_TRAFFIC] = {"min_traffic", PCPTUNE_PARAM_INT, 0, 1, 1000000000, 4096, "pages",
-		       "pages allocated and freed in about 4 s below which nothing is raised",
-		       NULL},
-	[P_BUDGET] = {"budget_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 125, "permille",
-		      "share of the memory that all lists together may hold", NULL},
-	[P_FLOOR] = {"floor", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
-		     "no CPU gives below; 0: 6 x batch", NULL},
+	[P_MISS] = PARAM_MISS("avoidable zone pages per page allocated or freed that are too many"),
+	[P_TRAFFIC] = PARAM_TRAFFIC(
+		"pages allocated and freed in about 4 s below which nothing is raised"),
+	[P_BUDGET] = PARAM_BUDGET,
+	[P_FLOOR] = PARAM_FLOOR("no CPU gives below; 0: 6 x batch"),
 };
 
 enum {
@@ -95,8 +91,7 @@ struct round {
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
 {
 	(void)p;
-	return sizeof(struct state) +
-	       (size_t)shape->n_zones * shape->n_cpus * sizeof(struct cpu_state);
+	return size_of_state(shape, sizeof(struct state), sizeof(struct cpu_state));
 }
 
 static int init(void *state, const struct pcptune_shape *shape, const int64_t *p)

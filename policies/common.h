@@ -13,6 +13,25 @@
 
 #define REST_LONG_MS 60000u /* nothing to do until something moves */
 
+/* Rows of parameters that several policies have in the same range; text: what is theirs in it. */
+#define PARAM_MISS(text)                                                                        \
+	{                                                                                       \
+		"miss_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 20, "permille", text, (void *)0 \
+	}
+#define PARAM_TRAFFIC(text)                                                                        \
+	{                                                                                          \
+		"min_traffic", PCPTUNE_PARAM_INT, 0, 1, 1000000000, 4096, "pages", text, (void *)0 \
+	}
+#define PARAM_BUDGET                                                                      \
+	{                                                                                 \
+		"budget_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 125, "permille",        \
+			"share of the memory that all lists together may hold", (void *)0 \
+	}
+#define PARAM_FLOOR(text)                                                                       \
+	{                                                                                       \
+		"floor", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages", text, (void *)0 \
+	}
+
 /*
  * Choices of a parameter `rules`: the generations of the kernel in the order of their coming, which
  * never had gx. The switches for high-order lists are left to control words.
@@ -45,6 +64,21 @@ static inline uint32_t rules_of_choice(const struct pcptune_param *param, int64_
 static inline bool cpu_used(const struct pcptune_cpu *c)
 {
 	return c->high != 0;
+}
+
+static inline uint32_t count_used(const struct pcptune_sample *s)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_cpus; i++)
+		n += cpu_used(pcptune_sample_cpu(s, i));
+	return n;
+}
+
+/* Bytes of a state that has a head and one struct for each entry of a sample. */
+static inline size_t size_of_state(const struct pcptune_shape *shape, size_t head, size_t each)
+{
+	return head + (size_t)shape->n_zones * shape->n_cpus * each;
 }
 
 /* Would a change be applied now? */

@@ -26,17 +26,12 @@ static const struct pcptune_param params[N_PARAMS] = {
 	[P_CONTEND] = {"contend_ppm", PCPTUNE_PARAM_INT, 0, 1, 1000000, 5000, "ppm",
 		       "share of CPU time waited for the zone lock from which a list is too short",
 		       NULL},
-	[P_MISS] =
-		{"miss_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 20, "permille",
-		 "avoidable zone pages per page allocated or freed from which a list is too short",
-		 NULL},
-	[P_TRAFFIC] = {"min_traffic", PCPTUNE_PARAM_INT, 0, 1, 1000000000, 4096, "pages",
-		       "pages allocated and freed in about 4 s below which a CPU is left alone",
-		       NULL},
-	[P_BUDGET] = {"budget_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 125, "permille",
-		      "share of the memory that all lists together may hold", NULL},
-	[P_FLOOR] = {"floor", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
-		     "decay stops here; 0: 6 x batch", NULL},
+	[P_MISS] = PARAM_MISS(
+		"avoidable zone pages per page allocated or freed from which a list is too short"),
+	[P_TRAFFIC] = PARAM_TRAFFIC(
+		"pages allocated and freed in about 4 s below which a CPU is left alone"),
+	[P_BUDGET] = PARAM_BUDGET,
+	[P_FLOOR] = PARAM_FLOOR("decay stops here; 0: 6 x batch"),
 	[P_HOLD] = {"hold_ms", PCPTUNE_PARAM_INT, 0, 100, 600000, 5000, "ms",
 		    "shortest time from a raise to a decay, and what a decay looks back", NULL},
 	[P_DECAY] = {"decay_ms", PCPTUNE_PARAM_INT, 0, 100, 600000, 1000, "ms",
@@ -146,8 +141,7 @@ _Static_assert(offsetof(struct state, cpu) == 64, "a line");
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
 {
 	(void)p;
-	return sizeof(struct state) +
-	       (size_t)shape->n_zones * shape->n_cpus * sizeof(struct cpu_state);
+	return size_of_state(shape, sizeof(struct state), sizeof(struct cpu_state));
 }
 
 static int init(void *state, const struct pcptune_shape *shape, const int64_t *p)

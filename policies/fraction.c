@@ -61,7 +61,7 @@ struct knob {
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
 {
 	(void)p;
-	return sizeof(struct state) + (size_t)shape->n_zones * shape->n_cpus * sizeof(uint64_t);
+	return size_of_state(shape, sizeof(struct state), sizeof(uint64_t));
 }
 
 static int init(void *state, const struct pcptune_shape *shape, const int64_t *p)
@@ -143,15 +143,6 @@ static bool set(struct pcptune_decision *d, uint32_t i, const struct pcptune_cpu
 	ch->arg[1] = p[P_FRACTION] ? cpus : k->max;
 	ch->arg[2] = k->batch == PCPTUNE_KEEP ? c->batch : k->batch;
 	return true;
-}
-
-static uint32_t count_used(const struct pcptune_sample *s)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < s->n_cpus; i++)
-		n += cpu_used(pcptune_sample_cpu(s, i));
-	return n;
 }
 
 static int decide(void *state, const struct pcptune_shape *shape, const int64_t *p,

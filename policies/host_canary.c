@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "policies/host_canary.h"
+#include "policies/host_internal.h"
 
 #define TRAFFIC_LEAST 4096u	/* pages in a stretch that let something be said */
 #define GIVE_UP_US    10000000u /* values that do not go back by then are held by somebody else */
@@ -297,13 +298,8 @@ uint32_t canary_merge(struct canary *ca, const struct pcptune_sample *s, struct 
 
 	for (uint32_t i = 0; i < s->n_cpus; i++) {
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
-		const struct pcptune_change *ch = NULL;
+		const struct pcptune_change *ch = host_change_of(d, &at, i);
 
-		if (at < d->n_changes)
-			ch = (const void *)((const char *)d->changes + (size_t)at * d->change_size);
-		if (ch && ch->index != i)
-			ch = NULL;
-		at += ch != NULL;
 		if (ch && canary_free(ca, i))
 			out[n++] = *ch;
 		else

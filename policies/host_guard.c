@@ -28,6 +28,7 @@
 #include <string.h>
 #include <pcptune/rules.h>
 #include "policies/host_guard.h"
+#include "policies/host_internal.h"
 
 #define TRAFFIC_LEAST 4096u    /* pages in a stretch that let something be said */
 #define SHOWS_US      5000000u /* a change that does not show by then was not applied */
@@ -349,13 +350,8 @@ uint32_t guard_merge(struct guard_cpu *g, const struct pcptune_sample *s,
 
 	for (uint32_t i = 0; i < s->n_cpus; i++) {
 		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
-		const struct pcptune_change *ch = NULL;
+		const struct pcptune_change *ch = host_change_of(d, &at, i);
 
-		if (at < d->n_changes)
-			ch = (const void *)((const char *)d->changes + (size_t)at * d->change_size);
-		if (ch && ch->index != i)
-			ch = NULL;
-		at += ch != NULL;
 		/* a CPU that settles can not go back yet; what the policy says has to wait */
 		if (g[i].phase == GUARD_BACK && !(c->flags & PCPTUNE_CPU_SETTLING))
 			n += back(&g[i], i, c, &sum, &out[n]);

@@ -29,6 +29,20 @@ struct host_image {
 	uint32_t n;
 };
 
+/* The change of entry i, NULL: none; at: where the next one stands, moved on. i ascends. */
+static inline const struct pcptune_change *host_change_of(const struct pcptune_decision *d,
+							  uint32_t *io_at, uint32_t i)
+{
+	const struct pcptune_change *ch = NULL;
+
+	if (*io_at < d->n_changes)
+		ch = (const void *)((const char *)d->changes + (size_t)*io_at * d->change_size);
+	if (!ch || ch->index != i)
+		return NULL;
+	++*io_at;
+	return ch;
+}
+
 /* Printf into a cause text of POLICY_WHY bytes; why may be NULL. Returns err. */
 __attribute__((format(printf, 3, 4))) int host_why(char *why, int err, const char *fmt, ...);
 

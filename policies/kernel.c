@@ -69,8 +69,7 @@ struct bounds {
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
 {
 	(void)p;
-	return sizeof(struct state) +
-	       (size_t)shape->n_zones * shape->n_cpus * sizeof(struct cpu_state);
+	return size_of_state(shape, sizeof(struct state), sizeof(struct cpu_state));
 }
 
 static int init(void *state, const struct pcptune_shape *shape, const int64_t *p)
@@ -213,15 +212,6 @@ static bool decays(uint32_t rules)
 {
 	return pcptune_rules_known(rules) &&
 	       pcptune_generations[PCPTUNE_RULES_ROW(rules)].decay != 0;
-}
-
-static uint32_t count_used(const struct pcptune_sample *s)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < s->n_cpus; i++)
-		n += cpu_used(pcptune_sample_cpu(s, i));
-	return n;
 }
 
 static int decide(void *state, const struct pcptune_shape *shape, const int64_t *p,

@@ -41,10 +41,9 @@ static const struct pcptune_param params[N_PARAMS] = {
 		      "shortest time of a measurement", NULL},
 	[P_SETTLE] = {"settle_ms", PCPTUNE_PARAM_INT, 0, 0, 600000, 1000, "ms",
 		      "time from a change to the measurement of what came of it", NULL},
-	[P_TRAFFIC] = {"min_traffic", PCPTUNE_PARAM_INT, 0, 1, 1000000000, 4096, "pages",
-		       "pages allocated and freed in a measurement; below it goes on, ten times "
-		       "as long at most",
-		       NULL},
+	[P_TRAFFIC] = PARAM_TRAFFIC(
+		"pages allocated and freed in a measurement; below it goes on, ten times "
+		"as long at most"),
 	[P_MARGIN] = {"margin_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 50, "permille",
 		      "difference of cost from which one is better than the other", NULL},
 	[P_WORTH] = {"worth_us", PCPTUNE_PARAM_INT, 0, 0, 1000000, 50, "us",
@@ -59,10 +58,8 @@ static const struct pcptune_param params[N_PARAMS] = {
 		     "how long a move that failed is not tried again", NULL},
 	[P_TURNS] = {"turns_ms", PCPTUNE_PARAM_INT, 0, 1000, 3600000, 600000, "ms",
 		     "time in which high changes direction twice at most", NULL},
-	[P_BUDGET] = {"budget_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 125, "permille",
-		      "share of the memory that all lists together may hold", NULL},
-	[P_FLOOR] = {"floor", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
-		     "high is not tried below; 0: 6 x batch", NULL},
+	[P_BUDGET] = PARAM_BUDGET,
+	[P_FLOOR] = PARAM_FLOOR("high is not tried below; 0: 6 x batch"),
 	[P_BATCH_MAX] = {"batch_max", PCPTUNE_PARAM_INT, 0, 1, PCPTUNE_MAX_BATCH, 126, "pages",
 			 "batch is not tried above", NULL},
 };
@@ -155,8 +152,7 @@ struct round {
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)
 {
 	(void)p;
-	return sizeof(struct state) +
-	       (size_t)shape->n_zones * shape->n_cpus * sizeof(struct cpu_state);
+	return size_of_state(shape, sizeof(struct state), sizeof(struct cpu_state));
 }
 
 static int init(void *state, const struct pcptune_shape *shape, const int64_t *p)

@@ -102,6 +102,19 @@ def run(cmd, timeout=60, env=None, **kw):
     return subprocess.run(cmd, text=True, capture_output=True, timeout=timeout * SLOW, env=e, **kw)
 
 
+def free_port():
+    """A TCP port that nobody listens on now, as text."""
+    with socketlib.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+def cut_short(path, n):
+    """The last n bytes of a file are missing."""
+    with open(path, "r+b") as f:
+        f.truncate(os.path.getsize(path) - n)
+
+
 def end_process(p, sig=signal.SIGTERM):
     if p.poll() is None:
         p.send_signal(sig)

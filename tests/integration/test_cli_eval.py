@@ -228,10 +228,7 @@ def empty_and_cut_traces_are_told():
     assert r.returncode == 3 and "nothing was allocated" in r.stderr and not r.stdout, r
     rows = [(i, 0, 0, (-1) ** i * 7) for i in range(70000)]
     path = trace(rows)
-    with open(path, "rb") as f:
-        whole = f.read()
-    with open(path, "wb") as f:
-        f.write(whole[:-40])
+    cut_short(path, 40)
     r = cli_eval("-t", path, "-p", "static", "-j")
     j = json.loads(r.stdout)
     assert r.returncode == 1 and j["whole"] is False and j["rows"] == 65536, r

@@ -105,9 +105,7 @@ def redis_server_with_io_threads():
     requires_release()
     requires("redis-server", "redis-benchmark", "redis-cli")
     d = tmp()
-    with socketlib.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
+    port = free_port()
     p = spawn(["redis-server", "--port", port, "--bind", "127.0.0.1", "--io-threads", "2",
                "--io-threads-do-reads", "yes", "--save", "", "--appendonly", "no", "--dir", d],
               env={**ALONE, "LD_PRELOAD": PRELOAD}, stdout=subprocess.DEVNULL,

@@ -77,9 +77,7 @@ def redis_server_is_tuned_while_it_serves():
     requires_release()
     requires("redis-server", "redis-benchmark", "redis-cli")
     d = tmp()
-    with socketlib.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
+    port = free_port()
     p = spawn([PCPTUNE, "run", "--policy", "contention", "--db", f"{d}/log.db", "--json",
                f"{d}/r.json", "--", "redis-server", "--port", port, "--bind", "127.0.0.1",
                "--io-threads", "2", "--io-threads-do-reads", "yes", "--save", "", "--appendonly",

@@ -37,6 +37,9 @@ def requests_that_are_wrong_are_refused_with_what_would_be_right():
     refused(d, "invalid", "high_min 300 is above high_max 200", cmd="set", target=f.id,
             high_min=300, high_max=200)
     refused(d, "not-found", "CPUs 0 .. 3", cmd="set", target=f.id, cpu=7, high=100)
+    refused(d, "not-found", "twin", cmd="record", target="none")
+    refused(d, "invalid", "names 2 targets", cmd="record", target="twin")
+    refused(d, "failed", "can not begin to record", cmd="record", target=f.id)
     refused(d, "invalid", "16 hex", cmd="summary", tag="xyz")
     refused(d, "not-found", "", cmd="summary", tag="0123456789abcdef")
     refused(d, "not-found", "nosuch", cmd="policy", target=f.id, policy="nosuch")
@@ -342,5 +345,66 @@ def other_users_may_look_but_not_change():
         r = as_nobody(**request)
         assert not r["ok"] and r["code"] == "denied", r
 
+
+def ask_to_record(s, target):
+    s.sendall(json.dumps({"cmd": "record", "target": target}).encode() + b"\n")
+
+
+@test
+def a_recording_is_a_socket_that_goes_with_the_answer():
+    d = Daemon()
+    f = Fake(d, records=True)
+    d.ctl("status")
+    before = descriptors(d.proc.pid)
+    s = socketlib.socket(socketlib.AF_UNIX)
+    defer(s.close)
+    s.settimeout(10 * SLOW)
+    s.connect(d.socket + ".ctl")
+
+    def answer(n=1):
+        text, fds, _, _ = socketlib.recv_fds(s, 65536, 4)
+        for fd in fds:
+            defer(os.close, fd)
+        while text.count(b"\n") < n:
+            text += s.recv(65536)
+        return [json.loads(x) for x in text.splitlines()], fds
+
+    ask_to_record(s, f.id)
+    a, fds = answer()
+    assert a[0]["ok"] and a[0]["result"]["id"] == f.id and len(fds) == 1, (a, fds)
+    with socketlib.socket(fileno=os.dup(fds[0])) as end:
+        assert end.type == socketlib.SOCK_SEQPACKET and end.family == socketlib.AF_UNIX
+    # other answers come without
+    s.sendall(b'{"cmd":"version"}\n')
+    a, fds = answer()
+    assert a[0]["ok"] and not fds, (a, fds)
+    # behind an answer that is not out yet it can not go; nothing is mixed up, nothing kept open
+    s.sendall(b'{"cmd":"version"}\n{"cmd":"record","target":%d}\n{"cmd":"version"}\n' % f.id)
+    a, fds = answer(3)
+    assert [x["ok"] for x in a] == [True, bool(fds), True], (a, fds)
+    assert fds or "not read yet" in a[1]["error"], a
+    # who does not take it has none
+    for _ in range(5):
+        r = d.ctl_raw({"cmd": "record", "target": f.id})
+        assert r["ok"], r
+    wait_for(lambda: descriptors(d.proc.pid) <= before + 1)
+
+
+@test
+def a_target_that_does_not_read_its_requests_is_told_from_one_that_does():
+    d = Daemon()
+    f = Fake(d, records=True)
+    before = descriptors(d.proc.pid)
+
+    def full():
+        """the connection takes no more requests"""
+        r = d.ctl_raw({"cmd": "record", "target": f.id})
+        assert r["ok"] or "can not be asked" in r["error"], r
+        return not r["ok"]
+    wait_for(full, step=0)
+    assert d.ctl("status", target=f.id)["targets"][0]["name"] == "fake"
+    wait_for(lambda: descriptors(d.proc.pid) <= before + 1)
+    f.end()
+    wait_for(lambda: not d.ctl("targets")["targets"])
 
 main()

@@ -61,6 +61,11 @@ static inline struct pcptune_seg_header *fake_header(struct fake *f)
 	return (struct pcptune_seg_header *)(void *)f->base;
 }
 
+static inline struct pcptune_proc_block *fake_proc(struct fake *f)
+{
+	return (struct pcptune_proc_block *)(f->base + fake_header(f)->proc_off);
+}
+
 static inline struct pcptune_cpu_block *fake_cpu(struct fake *f, uint32_t i)
 {
 	return (struct pcptune_cpu_block *)(void *)(f->base + f->cpus_off +

@@ -4,7 +4,7 @@
  *
  *   fake_target --socket PATH [--targets N] [--cpus C] [--zones Z] [--active PERMILLE]
  *               [--step-ms N] [--name NAME] [--tag HEX] [--id HEX] [--reconnect] [--never-ack]
- *               [--backwards] [--scribble] [--bad KIND] [--steps N]
+ *               [--backwards] [--scribble] [--records] [--bad KIND] [--steps N]
  *
  * Prints one JSON line for each attachment: {"status":0,"id":3,"reason":"","lease_ns":5000000000},
  * then {"ready":true}, and goes on stepping. Lines on standard input are commands, each answered by
@@ -12,7 +12,7 @@
  * HIGH" (a stranger's hand in the control words of CPU index I), "attach" (attach again as the same
  * target), "chatter" (send something after the hello). End of file on standard input ends it.
  * With --steps N it ends after so many steps. --scribble fills the whole segment with random bytes
- * in every step.
+ * in every step. --records says that it can be recorded, but it reads no request.
  *
  * --bad KIND sends one broken hello or segment and prints what comes back: see bad_kinds.
  */
@@ -24,7 +24,7 @@ struct options {
 	const char *socket, *bad;
 	struct fake_shape shape;
 	uint32_t targets, active, step_ms, steps;
-	bool reconnect, never_ack, backwards, scribble;
+	bool reconnect, never_ack, backwards, scribble, records;
 };
 
 static struct options opt = {
@@ -447,7 +447,8 @@ static void step_all(struct fake *f)
 static int run_good(void)
 {
 	struct fake *f = calloc(opt.targets, sizeof(*f));
-	uint32_t flags = opt.reconnect ? PCPTUNE_HELLO_RECONNECT : 0;
+	uint32_t flags = (opt.reconnect ? PCPTUNE_HELLO_RECONNECT : 0) |
+			 (opt.records ? PCPTUNE_HELLO_RECORDS : 0);
 	struct pcptune_reply r;
 	bool more = true;
 
@@ -456,6 +457,8 @@ static int run_good(void)
 			perror("fake_target: segment");
 			return 1;
 		}
+		if (opt.records)
+			FAKE_PUT(&fake_proc(&f[i])->agent_ticks, 1);
 		if (opt.steps) /* something to count before the daemon knows of it */
 			fake_step(&f[i], opt.active, true);
 		print_reply(fake_attach(&f[i], opt.socket, flags, &r), &r);
@@ -480,7 +483,7 @@ static const struct option options[] = {
 	{"name", 1, NULL, 'n'},	     {"tag", 1, NULL, 'g'},	  {"id", 1, NULL, 'i'},
 	{"steps", 1, NULL, 'N'},     {"bad", 1, NULL, 'b'},	  {"reconnect", 0, NULL, 'r'},
 	{"never-ack", 0, NULL, 'k'}, {"backwards", 0, NULL, 'B'}, {"scribble", 0, NULL, 'S'},
-	{NULL, 0, NULL, 0},
+	{"records", 0, NULL, 'R'},   {NULL, 0, NULL, 0},
 };
 
 static uint32_t number(const char *s)
@@ -532,6 +535,9 @@ static bool take(int c)
 		break;
 	case 'B':
 		opt.backwards = true;
+		break;
+	case 'R':
+		opt.records = true;
 		break;
 	case 'S':
 		opt.scribble = true;

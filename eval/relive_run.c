@@ -201,19 +201,21 @@ int relive_run(const struct past *past, struct relive_job *jobs, size_t n, struc
 	pthread_t thread[THREADS_MAX];
 	size_t threads = past->o->threads < THREADS_MAX ? past->o->threads : THREADS_MAX;
 	size_t started = 0;
+	int e;
 
 	pthread_mutex_init(&run.lock, NULL);
 	pthread_cond_init(&run.changed, NULL);
-	run.error = run_open(&run, jobs, n);
-	while (!run.error && started + 1 < threads && started < n &&
+	e = run_open(&run, jobs, n);
+	while (!e && started + 1 < threads && started < n &&
 	       !pthread_create(&thread[started], NULL, work, &run))
 		started++;
-	if (!run.error)
+	if (!e)
 		work(&run);
 	while (started)
 		pthread_join(thread[--started], NULL);
-	if (!run.error)
+	e = e ? e : run.error;
+	if (!e)
 		collect(&run, log);
 	run_close(&run);
-	return run.error;
+	return e;
 }

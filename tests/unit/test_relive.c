@@ -309,7 +309,7 @@ static void same_with_threads(unsigned seconds, bool growing)
 	ro = open_ro();
 	one = run_with(ro, &w.x.t, (struct relive_options){.threads = 1});
 	assert_true(one.log.records > 25 * seconds && one.log.steps > seconds / 2);
-	for (unsigned threads = 2; threads < 12; threads = threads * 2 + 1) {
+	for (unsigned threads = 2; threads < 6; threads = threads * 2 + 1) {
 		many = run_with(ro, &w.x.t, (struct relive_options){.threads = threads});
 		assert_memory_equal(&one, &many, sizeof(one));
 	}
@@ -320,8 +320,8 @@ static void same_with_threads(unsigned seconds, bool growing)
 static void any_number_of_threads_gives_the_same(void **state)
 {
 	(void)state;
-	same_with_threads(200, false);
-	same_with_threads(80, true);
+	same_with_threads(90, false);
+	same_with_threads(70, true);
 	grows = false;
 }
 
@@ -349,7 +349,7 @@ static void a_log_that_goes_on_is_told_as_it_was(void **state)
 	struct writing w;
 
 	(void)state;
-	begin(&w, 200);
+	begin(&w, 80);
 	d = (struct disturber){.w = &w};
 	ro = open_ro();
 	before = run_with(ro, &w.x.t, (struct relive_options){.threads = 3});

@@ -39,7 +39,8 @@
 	(16u << 20) /* bytes of a process's rings: each program of a build has its own */
 #define TRIES	    20u
 #define TRY_NS	    1000000
-#define PATIENCE_NS 1000000000 /* without progress, until a recorder is given up */
+#define REST_NS	    1000000    /* of one who waits: many of them must not take its CPU, too */
+#define PATIENCE_NS 3000000000 /* without progress, until a recorder is given up */
 #define ROOM_LEAST  64u	       /* entries that a slow path finds free, if it waits */
 
 static struct pcptune_events_hello hello;
@@ -362,32 +363,39 @@ void pcpa_events_write(const struct pcptune_cpu_block *b)
 	}
 }
 
+static bool has_room(const struct pcptune_event_ring *r, uint64_t tail)
+{
+	return pcpa_get(&r->head) - tail + ROOM_LEAST <= hello.n_entries;
+}
+
 /*
  * A recorder that shares its CPU with many threads would come too late for most of what they do, so
- * they wait for it, before a slow path, when they hold nothing. One that stood still for a second is
- * not waited for any more.
+ * they wait for it, before a slow path, when they hold nothing. One that stood still for long is not
+ * waited for again until a ring has room.
  */
 void pcpa_events_wait(const struct pcptune_cpu_block *b)
 {
 	char *rings = __atomic_load_n(&pcpa_heap.events, __ATOMIC_ACQUIRE);
+	struct timespec pause = {0, REST_NS};
 	struct pcptune_event_ring *r;
 	uint64_t tail, moved;
 	int saved = errno;
 
-	if (!rings)
+	if (!rings || pcpa_in_zone)
 		return;
 	r = ring_of(rings, b);
 	tail = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE);
-	if (pcpa_in_zone || pcpa_get(&r->head) - tail + ROOM_LEAST <= hello.n_entries)
+	if (has_room(r, tail)) {
+		if (pcpa_get(&given_up))
+			pcpa_put(&given_up, 0);
 		return;
+	}
 	moved = pcpa_now_ns();
-	while (!pcpa_get(&given_up)) {
+	while (!pcpa_get(&given_up) && !has_room(r, tail) && pcpa_get(&pcpa_heap.events) == rings) {
 		uint64_t before = tail;
 
-		pcpa_rest();
+		syscall(SYS_nanosleep, &pause, NULL);
 		tail = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE);
-		if (pcpa_get(&r->head) - tail + ROOM_LEAST <= hello.n_entries)
-			break;
 		if (tail != before)
 			moved = pcpa_now_ns();
 		else if (pcpa_now_ns() - moved > PATIENCE_NS)

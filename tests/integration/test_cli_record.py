@@ -386,6 +386,13 @@ def a_target_that_is_stopped_is_not_waited_for_without_end():
     r = Recording(p)
     p.do("take(1000)")
     p.proc.send_signal(signal.SIGSTOP)
+
+    def stopped():
+        """every thread of it is"""
+        tasks = f"/proc/{p.proc.pid}/task"
+        return all(open(f"{tasks}/{t}/stat").read().rsplit(")", 1)[1].split()[0] == "T"
+                   for t in os.listdir(tasks))
+    wait_for(stopped)
     i = r.end()
     p.proc.send_signal(signal.SIGCONT)
     assert i["alloc_pages"] > 900 and r.said["cut"] and "may be missing" in r.err, (r.said, r.err)

@@ -4,7 +4,7 @@
 #   make demo           installs what is missing, builds, runs the main job
 #   make check          installs what is missing, builds, runs every test
 #   make check-sanitize the tests that matter there, under ASan+UBSan and under TSan
-#   make bench bench-sim bench-policies bench-week fuzz install uninstall clean
+#   make bench bench-sim bench-policies bench-eval bench-week fuzz install uninstall clean
 #
 # VARIANT=release|asan|tsan|debug choose flags and an object directory of their own.
 # Sources are found by folder: a new file needs no line here.
@@ -251,6 +251,10 @@ bench-sim: deps
 bench-policies: deps
 	@$(MAKE) --no-print-directory all
 	@B=$(B) bench/policies_run
+# what other limits would have done, told from one run, beside what they then did
+bench-eval: deps-check
+	@$(MAKE) --no-print-directory all
+	@B=$(B) bench/eval_run
 # how long eval takes over the log of a week
 bench-week: deps
 	@$(MAKE) --no-print-directory all $(B)/tests/tools/record_log
@@ -258,7 +262,7 @@ bench-week: deps
 fuzz: deps-sanitize
 	@$(MAKE) --no-print-directory fuzzers
 	@B=$(B) tests/fuzz/run
-.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench bench-sim bench-policies bench-week fuzz
+.PHONY: deps deps-check deps-bench deps-sanitize demo check check-sanitize bench bench-sim bench-policies bench-eval bench-week fuzz
 
 # ---- installing ----
 D = $(DESTDIR)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""What bench/eval_run predicted and measured, as docs/eval-table.json and docs/eval-table.md.
+
+row() and build() compute every error, median and yes or no; the others only show them.
+"""
+import json
+import os
+import statistics
+
+from peers_report import machine
+
+GOALS = {"log": (5, 15), "trace": (3, 8)}  # median and worst error, per cent
+
+
+def row(high, runs, told, base):
+    """One value of high: what runs came to, and what was told beforehand."""
+    values = [s["per_1000"] for s in runs]
+    median = statistics.median(values)
+    r = {"high": high, "base": base, "measured": [round(v, 3) for v in values],
+         "median": round(median, 3),
+         "spread_pct": round(100 * (max(values) - min(values)) / median, 3),
+         "refills": statistics.median(s["refills"] for s in runs)}
+    for way, value in told.items():
+        r[way] = {"told": round(value, 3), "error_pct": round(100 * (value / median - 1), 3)}
+    return r
+
+
+def line(r):
+    return (f"high {r['high']}: {r['median']:.2f} (spread {r['spread_pct']:.2f} %), " + ", ".join(
+        f"{way} {r[way]['told']:.2f} ({r[way]['error_pct']:+.2f} %)" for way in GOALS))
+
+
+def summary(rows):
+    """Of the rows that are not the run itself: for each way median and worst, and whether met."""
+    ret = {}
+    for way, goals in GOALS.items():
+        errors = sorted(abs(r[way]["error_pct"]) for r in rows if not r["base"])
+        beyond = sorted(abs(r[way]["error_pct"]) for r in rows
+                        if not r["base"] and abs(r[way]["error_pct"]) > r["spread_pct"])
+        median, worst = round(statistics.median(errors), 2), round(errors[-1], 2)
+        ret[way] = {"median_pct": median, "worst_pct": worst, "rows": len(errors),
+                    "beyond_spread": len(beyond), "median_goal_pct": goals[0],
+                    "worst_goal_pct": goals[1], "median_met": median <= goals[0],
+                    "worst_met": worst <= goals[1],
+                    "over_worst": sum(e > goals[1] for e in errors)}
+    return ret
+
+
+def build(tables, where, settings):
+    for t in tables:
+        t["summary"] = summary(t["rows"])
+    return {"machine": where, "settings": settings,
+            "summary": summary([r for t in tables for r in t["rows"]]), "programs": tables}
+
+
+# ---- showing ----
+
+def yes(met):
+    return "yes" if met else "**no**"
+
+
+def verdict(report):
+    return "; ".join(
+        f"from the {'records of a log' if way == 'log' else 'trace'}: median error "
+        f"{s['median_pct']} % (goal {s['median_goal_pct']}: {'met' if s['median_met'] else 'not met'}), "
+        f"worst {s['worst_pct']} % (goal {s['worst_goal_pct']}: "
+        f"{'met' if s['worst_met'] else 'not met'}, {s['over_worst']} of {s['rows']} rows above)"
+        for way, s in report["summary"].items()) + "."
+
+
+HEAD = """# One run, other limits
+
+Made by `make bench-eval` (`bench/eval_run`); [eval-table.json](eval-table.json) has every run. Each program ran once under policy `static` with `high` = {base} and was recorded once; from the log of the one and the trace of the other `pcptune eval` told what the zone gives to the lists with eight other values of `high`. Then it ran with each of them, {runs} times, in turns. `batch` {batch} and generation `{rules}` (batches that grow, lists of several orders) in all of them, in force from the first page on. Figures are pages from the zone to the lists for each 1000 that the lists gave out; what passes the lists by is the same at any `high`, and left out.
+
+Spread: the largest less the smallest of the runs, of their median; an error that is not above it can not be told from chance (*in italics*). The row of {base} is the run itself and does not count.
+
+"""
+
+
+def cell(r, way):
+    e = r[way]["error_pct"]
+    text = f"{e:+.2f}"
+    return f"{r[way]['told']:.2f} | " + (f"*{text}*" if abs(e) <= r["spread_pct"] else text)
+
+
+def program_text(t):
+    lines = [f"## {t['program']}\n\n{t['what'][0].upper()}{t['what'][1:]}. Trace: "
+             f"{t['trace']['rows']:,} rows, {t['trace']['bytes'] / 2**20:.2f} MiB"
+             + (f", {t['trace']['merged']:,} events merged" if t["trace"]["merged"] else "") + ".\n",
+             "| high | measured | spread % | from the log | error % | from the trace | error % |",
+             "|---|---|---|---|---|---|---|"]
+    for r in t["rows"]:
+        high = f"{r['high']:,}" + (" (the run itself)" if r["base"] else "")
+        lines.append(f"| {high} | {r['median']:.2f} | {r['spread_pct']:.2f} | {cell(r, 'log')} | "
+                     f"{cell(r, 'trace')} |")
+    return "\n".join(lines) + "\n"
+
+
+def summary_text(report):
+    lines = ["| program | told from | median error % | goal | met | worst % | goal | met | within the "
+             "spread |", "|---|---|---|---|---|---|---|---|---|"]
+    for name, told in [(t["program"], t["summary"]) for t in report["programs"]] + \
+            [("**all**", report["summary"])]:
+        for way, s in told.items():
+            lines.append(f"| {name} | {way} | {s['median_pct']:.2f} | {s['median_goal_pct']} | "
+                         f"{yes(s['median_met'])} | {s['worst_pct']:.2f} | {s['worst_goal_pct']} | "
+                         f"{yes(s['worst_met'])} | {s['rows'] - s['beyond_spread']} of {s['rows']} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(report, docs):
+    m = report["machine"]
+    with open(os.path.join(docs, "eval-table.json"), "w") as f:
+        json.dump(report, f, indent=1)
+        f.write("\n")
+    with open(os.path.join(docs, "eval-table.md"), "w") as f:
+        f.write(HEAD.format(**report["settings"]) + verdict(report)[0].upper() + verdict(report)[1:] +
+                "\n\n" + summary_text(report) + "\n" +
+                "\n".join(program_text(t) for t in report["programs"]) +
+                f"\nMeasured {m['date']} in {m['seconds']} s: {m['cpu']}, {m['cpus']} CPUs, "
+                f"{m['system']}, {m['c_library']}; load {m['load_before'][0]} before, "
+                f"{m['load_after'][0]} after.\n")

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""bench/eval_run in a short form: one run, asked about other limits, and runs with these."""
+from harness import *
+
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import eval_report  # noqa: E402
+
+
+def eval_run(program, **env):
+    r = run([sys.executable, os.path.join(ROOT, "bench/eval_run"), program],
+            env={"B": B, "RUNS": "1", "SCALE": "0.2", **env}, timeout=300)
+    assert r.returncode == 0, r
+    rows = {int(m[1].replace(",", "")): tuple(map(float, m.groups()[1:])) for m in re.finditer(
+        r"high (\d+): ([\d.]+) \(spread [\d.]+ %\), log [\d.]+ \(([-+\d.]+) %\), "
+        r"trace [\d.]+ \(([-+\d.]+) %\)", r.stdout)}
+    assert len(rows) == 9, r
+    return rows, r
+
+
+@test
+def one_run_tells_what_64_virtual_cpus_would_move_at_other_highs():
+    requires_release()
+    rows, r = eval_run("burst_mix")
+    measured = [rows[h][0] for h in sorted(rows)]
+    assert measured == sorted(measured, reverse=True) and measured[0] > 4 * measured[-1], rows
+    for high, (_, log, trace) in rows.items():
+        assert abs(log) < 20 and abs(trace) < 5, (high, rows)
+    assert "median error" in r.stdout.splitlines()[-1], r
+
+
+@test
+def a_report_says_what_was_met_and_what_was_not():
+    def rows(errors):
+        return [eval_report.row(378 << i, [{"per_1000": 100.0, "refills": 50}],
+                                {"log": 100 + e, "trace": 100 + e / 2}, False)
+                for i, e in enumerate(errors)]
+    near = {"program": "near", "what": "told well", "rows": rows([1, -2, 3]),
+            "trace": {"rows": 5, "bytes": 100, "merged": 0}}
+    far = {"program": "far", "what": "told badly", "rows": rows([4, 30, -6]),
+           "trace": {"rows": 5, "bytes": 100, "merged": 7}}
+    settings = {"base": 2000, "batch": 63, "rules": "gx", "runs": 1, "scale": 1}
+    report = eval_report.build([near, far], eval_report.machine(B, (0, 0, 0), time.time()), settings)
+    s = report["summary"]
+    assert s["log"]["median_pct"] == 3.5 and s["log"]["median_met"], s
+    assert s["log"]["worst_pct"] == 30 and not s["log"]["worst_met"] and s["log"]["over_worst"] == 1, s
+    assert s["trace"]["median_pct"] == 1.75 and s["trace"]["worst_pct"] == 15, s
+    assert near["summary"]["log"]["worst_met"] and not far["summary"]["log"]["worst_met"], report
+    d = tmp()
+    eval_report.write(report, d)
+    with open(os.path.join(d, "eval-table.md")) as f:
+        text = f.read()
+    assert "not met, 1 of 6 rows above" in text and "| far | log | 6.00 | 5 | **no** | 30.00" in text, text
+    with open(os.path.join(d, "eval-table.json")) as f:
+        assert json.load(f) == report
+
+
+main()

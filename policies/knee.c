@@ -53,7 +53,7 @@ static const struct pcptune_param params[N_PARAMS] = {
 		    "without records: avoidable zone pages per page that are too many", NULL},
 	[P_TRAFFIC] = {"min_traffic", PCPTUNE_PARAM_INT, 0, 1, 1000000000, 4096, "pages",
 		       "without records: pages in about 4 s below which nothing is raised", NULL},
-	[P_BUDGET] = {"budget_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 125, "permille",
+	[P_BUDGET] = {"budget_permille", PCPTUNE_PARAM_INT, 0, 1, 1000, 112, "permille",
 		      "share of the memory that all lists together may hold", NULL},
 	[P_FLOOR] = {"floor", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages",
 		     "no CPU has less while the budget has it; 0: 6 x batch", NULL},

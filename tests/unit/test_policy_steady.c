@@ -268,7 +268,7 @@ static void test_take_over_and_cut(void **state)
 	for (size_t k = 0; k < N_POLICIES; k++) {
 		struct model m;
 
-		model_new(&m, policies[k], "", 2, MANAGED);
+		model_new(&m, policies[k], "budget_permille=125", 2, MANAGED);
 		model_step(&m);
 		assert_string_equal(first_reason(&m), "unused");
 		m.m[0].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,

@@ -6,8 +6,8 @@
  * lists free once; from then on the half that carries the cut before stands still, be it that the
  * target moved on to the other one or that it has nothing to write. So one copy is enough, and a
  * target at rest has to do nothing. Where the lock is not seen free within some tries (its holder
- * may have lost its CPU) the caller hears "not now", and the next call goes on with the same cut:
- * nothing is lost by it.
+ * may have lost its CPU) the caller hears "not now", and the next call goes on with the same cut,
+ * and with one more, so that its record reaches up to then: nothing is lost by it.
  *
  * The copy is read from the file, not by way of our mapping: one call now and then, and the
  * trackers of thousands of CPUs do not become resident on our side.
@@ -95,18 +95,14 @@ static bool take_none(const struct pcptune_track *t, struct record_state *s,
 	return true;
 }
 
-bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_record *ret)
+static bool take_cut(struct segreader *sr, uint32_t index, struct record_state *s,
+		     struct pcptune_record *ret)
 {
 	struct pcptune_cpu_block *b = segreader_block(sr, index);
-	struct record_state *s = NULL;
 	const struct pcptune_packed *half;
 	struct pcptune_track t;
 	bool ok;
 
-	if (segreader_has_tracks(sr))
-		s = segreader_record_state(sr, index);
-	if (!s)
-		return false;
 	ask(&b->ctl, s);
 	if (!seen_free(b) || !segreader_track(sr, index, &t))
 		return false;
@@ -123,5 +119,38 @@ bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_recor
 	}
 	ret->flags = s->broken ? PCPTUNE_RECORD_BROKEN : 0;
 	s->broken = false;
+	return true;
+}
+
+/* What came after a cut that was asked for by an earlier call belongs to the record, too. */
+static void take_since(struct segreader *sr, uint32_t index, struct record_state *s,
+		       struct pcptune_record *ret)
+{
+	struct pcptune_record more;
+
+	if (!take_cut(sr, index, s, &more))
+		return;
+	if (more.flags & PCPTUNE_RECORD_BROKEN)
+		s->broken = true;
+	else if (ret->band.n)
+		pcptune_band_merge(&ret->band, &more.band);
+	else
+		ret->band = more.band;
+}
+
+bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_record *ret)
+{
+	struct record_state *s = NULL;
+	bool late;
+
+	if (segreader_has_tracks(sr))
+		s = segreader_record_state(sr, index);
+	if (!s)
+		return false;
+	late = s->asked;
+	if (!take_cut(sr, index, s, ret))
+		return false;
+	if (late)
+		take_since(sr, index, s, ret);
 	return true;
 }

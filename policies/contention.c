@@ -294,12 +294,15 @@ static uint32_t hidden_by(const struct pcptune_cpu *c)
 	return hidden < PCPTUNE_MAX_HIGH ? (uint32_t)hidden : PCPTUNE_MAX_HIGH;
 }
 
+static uint32_t most_hidden(const struct cpu_state *cs)
+{
+	return pcptune_max_u32(cs->hidden_now, cs->hidden_before);
+}
+
 /* A swing as seen at the ends of intervals, and what they hid; by half at most is enough. */
 static uint32_t whole_swing(const struct cpu_state *cs, uint32_t seen)
 {
-	uint32_t hidden = pcptune_max_u32(cs->hidden_now, cs->hidden_before);
-
-	return seen + pcptune_min_u32(hidden, seen / 2);
+	return seen + pcptune_min_u32(most_hidden(cs), seen / 2);
 }
 
 static void watch_cpu(struct cpu_state *cs, const struct pcptune_cpu *c,
@@ -410,6 +413,8 @@ static void note_raise(struct cpu_state *cs, const struct pcptune_cpu *c, uint32
 		cs->hold_us = hold < HOLD_MAX_US ? (uint32_t)hold : HOLD_MAX_US;
 		cs->learned = high;
 	}
+	if (cs->learned) /* taught once, it keeps what it needs from then on */
+		cs->learned = pcptune_max_u32(cs->learned, high);
 	cs->last_is_decay = 0;
 	cs->raised = t;
 	cs->traffic = cs->in = cs->out = cs->refills = cs->wait_us = cs->wait_alloc_us = 0;
@@ -421,18 +426,25 @@ static void note_raise(struct cpu_state *cs, const struct pcptune_cpu *c, uint32
 
 /* ---- decay ---- */
 
-/* What this CPU is known to need, from the counts of its last one to two hold times. */
-static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t floor,
-		       uint64_t t, uint32_t *ret_swing)
+/* At rest for its hold time: what moves then are our own trims. */
+static bool rests(const struct cpu_state *cs, uint64_t t)
 {
-	bool rests = t - cs->active >= cs->hold_us; /* what moves then are our own trims */
-	uint32_t swing = rests ? 0 : count_width(&cs->count_now, &cs->count_before);
-	uint32_t whole = whole_swing(cs, swing);
-	uint32_t need = high_for(whole, pcptune_min_u32(whole, move_max(c)));
+	return t - cs->active >= cs->hold_us;
+}
 
-	*ret_swing = swing;
-	if (swing)
-		need = pcptune_max_u32(need, cs->learned);
+/*
+ * What this CPU is known to need, from the counts of its last one to two hold times. A CPU at work
+ * whose counts say that it needs little may still swing between two samples: then what it once
+ * turned out to need counts, as far as intervals can have hidden it.
+ */
+static uint32_t needed(const struct cpu_state *cs, const struct pcptune_cpu *c, uint32_t floor,
+		       uint32_t swing)
+{
+	uint32_t whole = whole_swing(cs, swing), most = swing + 2 * most_hidden(cs);
+	uint32_t need = high_for(whole, pcptune_min_u32(whole, move_max(c)));
+	uint32_t top = high_for(most, pcptune_min_u32(most, move_max(c)));
+
+	need = pcptune_max_u32(need, pcptune_min_u32(cs->learned, top));
 	return pcptune_max_u32(need, floor);
 }
 
@@ -459,18 +471,18 @@ static bool must_yield(const struct state *st, const struct cpu_state *cs, const
 static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 		 struct cpu_state *cs, const struct pcptune_cpu *c, const int64_t *p, uint64_t t)
 {
-	uint32_t enough = c->high - c->high / 4, swing, need, step;
+	uint32_t enough = c->high - c->high / 4, swing = 0, need = st->floor, step;
 	struct pcptune_change *ch;
-	bool yield;
+	bool yield, idle;
 
 	/* before all that is costly: nothing is needed less than the floor */
 	if (st->floor >= enough || cs->missed >= (uint32_t)p[P_MISS] / 4 + 1)
 		return 0;
-	need = needed(cs, c, st->floor, t, &swing);
 	yield = must_yield(st, cs, p, t);
-	if (yield) {
-		swing = 0;
-		need = st->floor;
+	idle = yield || rests(cs, t);
+	if (!idle) {
+		swing = count_width(&cs->count_now, &cs->count_before);
+		need = needed(cs, c, st->floor, swing);
 	}
 	step = swing ? c->high / 4 : c->high / 2;
 	if (need >= enough)
@@ -478,16 +490,16 @@ static int decay(const struct state *st, struct pcptune_decision *d, uint32_t i,
 	if (!(cs->count_valid || yield) || t - cs->decayed < (uint64_t)p[P_DECAY] * 1000 ||
 	    !cpu_open(c))
 		return 2;
-	ch = pcptune_decision_add(d, i, swing ? R_DECAY_UNUSED : R_DECAY_IDLE);
+	ch = pcptune_decision_add(d, i, idle ? R_DECAY_IDLE : R_DECAY_UNUSED);
 	if (!ch)
 		return -1;
 	ch->high = ch->high_min = ch->high_max = pcptune_max_u32(need, c->high - step);
 	cs->given = ch->high;
 	count_cap(&cs->count_now, ch->high);
 	count_cap(&cs->count_before, ch->high);
-	if (!swing && c->batch > st->batch)
+	if (idle && c->batch > st->batch)
 		ch->batch = st->batch;
-	ch->arg[0] = swing ? (int64_t)swing : (int64_t)((t - cs->active) / 1000);
+	ch->arg[0] = idle ? (int64_t)((t - cs->active) / 1000) : (int64_t)swing;
 	ch->arg[1] = (int64_t)(cs->hold_us / 1000);
 	cs->decayed = t;
 	cs->last_is_decay = 1;

@@ -100,9 +100,14 @@ static inline uint32_t watch_hidden_by(const struct pcptune_cpu *c)
 	return (uint32_t)watch_min(hidden, PCPTUNE_MAX_HIGH);
 }
 
+static inline uint32_t watch_hidden(const struct watch *w)
+{
+	return pcptune_max_u32(w->hidden_now, w->hidden_before);
+}
+
 static inline uint32_t watch_whole(const struct watch *w, uint32_t seen)
 {
-	return seen + pcptune_min_u32(pcptune_max_u32(w->hidden_now, w->hidden_before), seen / 2);
+	return seen + pcptune_min_u32(watch_hidden(w), seen / 2);
 }
 
 /* ---- one sample of one CPU ---- */
@@ -258,13 +263,18 @@ static inline void watch_raised(struct watch *w, const struct pcptune_cpu *c, ui
 static inline uint32_t watch_need(const struct watch *w, const struct pcptune_cpu *c,
 				  uint32_t floor, uint64_t t)
 {
-	uint32_t whole, need;
+	uint32_t seen, whole, most, need;
 
 	if (watch_rests(w, t))
 		return floor;
-	whole = watch_whole(w, level_width(level_both(w->now, w->before)));
+	seen = level_width(level_both(w->now, w->before));
+	whole = watch_whole(w, seen);
 	need = whole + whole / 8 + pcptune_min_u32(whole, watch_move(c));
-	return pcptune_max_u32(pcptune_max_u32(need, whole ? w->learned : 0), floor);
+	/* counts do not tell what comes and goes between two samples; what was learned does */
+	most = seen + 2 * watch_hidden(w);
+	most += most / 8 + pcptune_min_u32(most, watch_move(c));
+	need = pcptune_max_u32(need, pcptune_min_u32(w->learned, most));
+	return pcptune_max_u32(need, floor);
 }
 
 static inline bool watch_may_lower(const struct watch *w, uint64_t t)

@@ -52,6 +52,7 @@ struct fake {
 	uint32_t n, n_cpus;
 	uint64_t cpus_off, tracks_off;
 	uint64_t steps;
+	bool served; /* bursts go to the zone only where they do not fit on a list */
 	int64_t *adopted; /* decisions taken over, in order */
 	size_t n_adopted, max_adopted;
 };
@@ -362,6 +363,12 @@ static inline void fake_to_zone(struct pcptune_cpu_block *b, uint64_t step)
 	FAKE_ADD(&b->pcp.holds, 2);
 }
 
+/* Pages of a burst that has a size of its own. */
+static inline uint32_t fake_size(const struct fake *f, uint32_t i)
+{
+	return MODEL_BURST + (uint32_t)((f->steps * 37 + i * 11) % 500);
+}
+
 /* The tracker: a burst is a swing, whose size differs from step to step. */
 static inline void fake_swing(struct fake *f, uint32_t i)
 {
@@ -383,7 +390,7 @@ static inline void fake_swing(struct fake *f, uint32_t i)
 		t->current = !t->current;
 	}
 	pcptune_packed_push(&t->half[t->current],
-			    t->x - (int64_t)(MODEL_BURST + (f->steps * 37 + i * 11) % 500));
+			    t->x - (int64_t)fake_size(f, i));
 	pcptune_packed_push(&t->half[t->current], t->x);
 	FAKE_PUT(&b->pcp.lock, 0);
 }
@@ -393,11 +400,13 @@ static inline void fake_work(struct fake *f, uint32_t i)
 {
 	struct pcptune_cpu_block *b = fake_cpu(f, i);
 	uint32_t high = FAKE_GET(&b->pcp.high);
+	uint32_t pages = f->served ? fake_size(f, i) : MODEL_BURST;
+	bool misses = f->served ? high < pages : high < MODEL_ENOUGH || (f->steps + i) % 16 == 0;
 
-	FAKE_ADD(&b->list[0].word, MODEL_BURST * PCPTUNE_WORD_PUSH);
-	FAKE_ADD(&b->list[0].word, MODEL_BURST * PCPTUNE_WORD_POP);
+	FAKE_ADD(&b->list[0].word, pages * PCPTUNE_WORD_PUSH);
+	FAKE_ADD(&b->list[0].word, pages * PCPTUNE_WORD_POP);
 	FAKE_PUT(&b->pcp.free_count, (uint32_t)(f->steps % 64));
-	if (high < MODEL_ENOUGH || (f->steps + i) % 16 == 0)
+	if (misses)
 		fake_to_zone(b, f->steps + i);
 	fake_swing(f, i);
 }

@@ -79,6 +79,46 @@ static void test_steady_cycles(void **state)
 				cycles(policies[k], swing[a], period[b]);
 }
 
+/*
+ * Bursts that begin and end between two samples: the counts, which are the same at the end of each
+ * interval, do not tell that the lists swing by up to 563 pages.
+ */
+static void hidden(const char *policy)
+{
+	uint64_t pages = 0, zone = 0;
+	struct model m;
+
+	model_new(&m, policy, "", 3, MANAGED);
+	for (uint32_t n = 0; n < TEN_MIN; n++) {
+		if (n == TEN_MIN / 2) {
+			pages = m.alloc_pages;
+			zone = m.alloc_zone;
+		}
+		for (uint32_t k = 0; k < 16; k++) {
+			uint32_t burst = 64 + (16 * n + k) * 37 % 500;
+
+			model_alloc(&m, 0, burst);
+			model_free(&m, 0, burst);
+		}
+		model_step(&m);
+	}
+	assert_steady(&m, policy, "bursts within an interval");
+	zone = m.alloc_zone - zone;
+	pages = m.alloc_pages - pages;
+	if (zone * 50 >= pages)
+		fail_msg("%s: %u of %u pages from the zone, high %u", policy, (unsigned int)zone,
+			 (unsigned int)pages, m.m[0].st.high);
+	model_end(&m);
+}
+
+static void test_hidden_bursts(void **state)
+{
+	(void)state;
+	for (size_t k = 0; k < N_POLICIES; k++)
+		hidden(policies[k]);
+	hidden("contention");
+}
+
 /* Swings of random size and length, the same mix all the time. */
 static void noise(const char *policy, uint32_t seed)
 {
@@ -439,6 +479,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_misses_are_served),
 		cmocka_unit_test(test_steady_cycles),
+		cmocka_unit_test(test_hidden_bursts),
 		cmocka_unit_test(test_steady_noise),
 		cmocka_unit_test(test_burst_and_pause),
 		cmocka_unit_test(test_producer_consumer),

@@ -195,9 +195,12 @@ static __attribute__((noinline)) void *alloc_slow(unsigned order)
 {
 	void *block;
 
-	if (fast_order(order) && (not_hot() || pcpa_sections_passed(order)) &&
-	    pcpa_section_pop_own(order, &block))
+	if (fast_order(order) && (not_hot() || pcpa_sections_passed(order, NULL)) &&
+	    pcpa_section_pop_own(order, &block)) {
+		if (__builtin_expect(pcpa_get(&pcpa_agent_bell), 0))
+			pcpa_agent_attend();
 		return block;
+	}
 	return ready_to_alloc(order) ? alloc_block(order, 0) : NULL;
 }
 
@@ -313,26 +316,30 @@ static inline const struct pcpa_zone *zone_of_block(const void *block, unsigned 
 }
 
 /*
- * A block of another zone than this CPU's goes to the list that this CPU has of that zone, where it
- * waits for a batch to go home. false: whatever the reason.
+ * By a section. A block of another zone than this CPU's goes to the list that this CPU has of that
+ * zone, where it waits for a batch to go home. false: whatever the reason.
  */
-static inline bool push_elsewhere(void *block, unsigned order)
+static inline bool push_again(void *block, unsigned order)
 {
-	const struct pcpa_zone *z = zone_of_block(block, order);
+	const struct pcpa_zone *z;
 
-	return z && pcpa_section_push(&pcpa_fast.zone[z->id][order], block) == PCPA_SECTION_DONE;
+	if (not_hot() && pcpa_section_push_own(block, order))
+		return true;
+	z = zone_of_block(block, order);
+	if (!z)
+		return false;
+	if (pcpa_heap.n_zones > 1 &&
+	    pcpa_section_push(&pcpa_fast.zone[z->id][order], block) == PCPA_SECTION_DONE)
+		return true;
+	return pcpa_sections_passed(order, z) && pcpa_section_push_own(block, order);
 }
 
 static __attribute__((noinline)) void free_slow(void *block, unsigned order, const void *caller)
 {
-	if (fast_order(order)) {
-		if (pcpa_heap.n_zones > 1 && push_elsewhere(block, order))
-			return;
-		if ((not_hot() || pcpa_sections_passed(order)) &&
-		    pcpa_section_push_own(block, order))
-			return;
-	}
-	free_block(block, order, caller);
+	if (!fast_order(order) || !push_again(block, order))
+		free_block(block, order, caller);
+	else
+		wake_agent();
 }
 
 __attribute__((aligned(64))) void pcpa_free(void *block, unsigned order)

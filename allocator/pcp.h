@@ -102,10 +102,11 @@ size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, si
 			  void *const *blocks);
 
 /*
- * The list of an order up to PCPTUNE_COSTLY_ORDER, of this CPU, came to the edge of its window, which was
- * moved: the section may be tried again. Needs no zone.
+ * The list of an order up to PCPTUNE_COSTLY_ORDER, of this CPU in its own zone, did not serve a section
+ * that takes a block, or gives one of the zone `given` (else NULL). True: it came to the edge of its window, which was moved, was
+ * refilled, or has room now, and the section may be tried again. False: whatever is unusual.
  */
-bool pcpa_sections_passed(unsigned order);
+bool pcpa_sections_passed(unsigned order, const struct pcpa_zone *given);
 
 /* Pages [at, end) of the block at pfn, checked by the caller, to the zone past every list. */
 void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, size_t end);

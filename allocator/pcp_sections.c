@@ -145,32 +145,6 @@ void pcpa_sections_stop(struct pcptune_cpu_block *b)
 	pcpa_sections_stopped(b);
 }
 
-bool pcpa_sections_passed(unsigned order)
-{
-	uint32_t cpu = pcpa_fast_cpu();
-	struct pcptune_cpu_block *b;
-	struct pcptune_track *t;
-
-	if (cpu >= pcpa_fast_cpus())
-		return false;
-	b = pcpa_cpu_block(pcpa_heap.home[cpu], cpu);
-	t = pcpa_track_of(b);
-	if (!t || !at_edge(b, order, t))
-		return false;
-	pcpa_events_room(b);
-	if (!pcpa_pcp_try(b))
-		return false;
-	/* and not a locked list meanwhile */
-	if (pcpa_by_sections(b) && at_edge(b, order, t)) {
-		pcpa_track_take(t, b);
-		lift(b, t, order);
-		if (!window_at_once(b, order, t))
-			track_on(b, t, order);
-	}
-	pcpa_pcp_leave(b);
-	return true;
-}
-
 void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 {
 	cut(b, PCPTUNE_N_LISTS);
@@ -568,4 +542,82 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 			break;
 	}
 	pcpa_pcp_free_direct(z, b, block, order, error == -EBUSY);
+}
+
+/* ---- the short way, of a CPU's own zone ---- */
+
+/*
+ * A section that had what it needed was interrupted: nothing is to be done, nor looked at. False:
+ * somebody has the lists, or the zone has nothing.
+ */
+static bool refill_own(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order)
+{
+	bool done;
+
+	if (pcpa_list_count(&b->list[order]))
+		return true;
+	if (pcpa_zone_is_empty(z))
+		return false;
+	pcpa_events_room(b);
+	if (!pcpa_pcp_try(b))
+		return false;
+	done = pcpa_by_sections(b) && refill(z, b, order, order);
+	pcpa_pcp_leave(b);
+	pcpa_pcp_report(z);
+	return done;
+}
+
+static bool make_room_own(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order)
+{
+	bool done;
+
+	if (pcpa_list_count(&b->list[order]) < pcpa_get(&pcpa_words(b)->room[order]))
+		return true;
+	/* a free starts no agent */
+	if (pcpa_get(&to_ring) && !pcpa_agent_runs())
+		return false;
+	pcpa_events_room(b);
+	if (!pcpa_pcp_try(b))
+		return false;
+	done = pcpa_by_sections(b) && make_room(z, b, order, order);
+	pcpa_pcp_leave(b);
+	pcpa_pcp_report(z);
+	return done;
+}
+
+static bool move_window(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned order)
+{
+	pcpa_events_room(b);
+	if (!pcpa_pcp_try(b))
+		return false;
+	/* and not a locked list meanwhile */
+	if (pcpa_by_sections(b) && at_edge(b, order, t)) {
+		pcpa_track_take(t, b);
+		lift(b, t, order);
+		if (!window_at_once(b, order, t))
+			track_on(b, t, order);
+	}
+	pcpa_pcp_leave(b);
+	return true;
+}
+
+bool pcpa_sections_passed(unsigned order, const struct pcpa_zone *given)
+{
+	uint32_t cpu = pcpa_fast_cpu();
+	struct pcptune_cpu_block *b;
+	struct pcptune_track *t;
+	struct pcpa_zone *z;
+
+	if (cpu >= pcpa_fast_cpus())
+		return false;
+	z = &pcpa_heap.zones[pcpa_heap.home[cpu]];
+	if (given && given != z)
+		return false;
+	b = pcpa_cpu_block(z->id, cpu);
+	t = pcpa_track_of(b);
+	if (t && at_edge(b, order, t))
+		return move_window(b, t, order);
+	if (pcpa_in_zone || pcpa_get(&pcpa_words(b)->stop))
+		return false;
+	return given ? make_room_own(z, b, order) : refill_own(z, b, order);
 }

@@ -696,7 +696,8 @@ static void late_child(void)
 		block = pcpa_sections_alloc(z, slot, 0, 0);
 		CHECK(block);
 		pcpa_sections_free(z, slot, 0, 0, block);
-		pcpa_sections_passed(0);
+		pcpa_sections_passed(0, NULL);
+		pcpa_sections_passed(0, z);
 		CHECK(pcpa_pcp_alloc_bulk(z, slot, 0, 8, blocks) == 8);
 		pcpa_fast.n_cpus = 0;
 		for (int k = 0; k < 8; k++)

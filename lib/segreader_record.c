@@ -17,12 +17,29 @@
  * something is missing before it. So does the first one of a reader that was not the first to cut:
  * what another reader took is gone. Two at a time spoil each other's records, and see it.
  */
-#include <string.h>
-
 #include "lib/segreader_private.h"
 
-#define LOAD(p) __atomic_load_n((p), __ATOMIC_RELAXED)
-#define TRIES	200
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TRIES 200
+
+/* A copy; false: the file can not be read. */
+static bool read_track(const struct segreader *sr, uint32_t index, struct pcptune_track *ret)
+{
+	off_t at = (off_t)(sr->h.tracks_off + (uint64_t)index * sr->h.track_stride);
+
+	return pread(sr->fd, ret, sizeof(*ret), at) == (ssize_t)sizeof(*ret);
+}
+
+/* NULL: no memory. */
+static struct record_state *record_state(struct segreader *sr, uint32_t index)
+{
+	if (!sr->records)
+		sr->records = calloc(sr->n, sizeof(*sr->records));
+	return sr->records ? &sr->records[index] : NULL;
+}
 
 /* Asks for the cut, unless that was done. */
 static void ask(struct pcptune_ctl *ctl, struct record_state *s)
@@ -98,13 +115,13 @@ static bool take_none(const struct pcptune_track *t, struct record_state *s,
 static bool take_cut(struct segreader *sr, uint32_t index, struct record_state *s,
 		     struct pcptune_record *ret)
 {
-	struct pcptune_cpu_block *b = segreader_block(sr, index);
+	struct pcptune_cpu_block *b = cpu_block(sr, index);
 	const struct pcptune_packed *half;
 	struct pcptune_track t;
 	bool ok;
 
 	ask(&b->ctl, s);
-	if (!seen_free(b) || !segreader_track(sr, index, &t))
+	if (!seen_free(b) || !read_track(sr, index, &t))
 		return false;
 	memset(ret, 0, offsetof(struct pcptune_record, band));
 	ret->index = index;
@@ -143,8 +160,8 @@ bool segreader_record(struct segreader *sr, uint32_t index, struct pcptune_recor
 	struct record_state *s = NULL;
 	bool late;
 
-	if (segreader_has_tracks(sr))
-		s = segreader_record_state(sr, index);
+	if (sr->h.tracks_off)
+		s = record_state(sr, index);
 	if (!s)
 		return false;
 	late = s->asked;

@@ -24,6 +24,7 @@ static void *failing_mmap(void *at, size_t n, int prot, int flags, int fd, off_t
 #define calloc		    failing_calloc
 #define aligned_alloc	    failing_aligned_alloc
 #define mmap		    failing_mmap
+#include "lib/segreader_open.c"
 #include "lib/segreader.c"
 #undef calloc
 #undef aligned_alloc

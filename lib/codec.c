@@ -29,16 +29,12 @@
  *
  * Encoder and decoder each belong to one thread.
  */
-#include "lib/codec.h"
 #include "lib/codec_private.h"
 #include "lib/varint.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CODEC_VERSION 2u
-#define CODEC_OLDEST  1u
 
 /* ---- memory ---- */
 
@@ -49,7 +45,7 @@ void codec_set_realloc(void *(*fn)(void *, size_t))
 	codec_realloc = fn ? fn : realloc;
 }
 
-static void *zeroed(size_t n, size_t size)
+void *codec_zeroed(size_t n, size_t size)
 {
 	size_t bytes = n ? n * size : 1;
 	void *p;
@@ -60,115 +56,6 @@ static void *zeroed(size_t n, size_t size)
 	if (p)
 		memset(p, 0, bytes);
 	return p;
-}
-
-/* ---- fields: flags, count, gauges, then counters, each with its bit ---- */
-
-enum field {
-	F_hold_raw, /* no value: some time of holding is not a multiple of 64 */
-	F_flags,
-	F_count,
-#define PCPTUNE_GAUGE(field, unit, line, para) F_##field,
-#include <pcptune/counters.def>
-#define PCPTUNE_LIST(field, unit, line, para) F_##field,
-#include <pcptune/counters.def>
-#define PCPTUNE_ZCTR(field, unit, line, para) F_##field,
-#include <pcptune/counters.def>
-#define PCPTUNE_PCTR(field, unit, line, para) F_##field,
-#include <pcptune/counters.def>
-	N_FIELDS,
-};
-_Static_assert(N_FIELDS <= 64, "one bit each in a bitmap of 64");
-
-#define PCPTUNE_LIST(field, unit, line, para) +1
-_Static_assert(0
-#include <pcptune/counters.def>
-		       == 2,
-	       "face_residues() names the counters of the lists");
-
-enum group { G_LIST, G_ZCTR, G_PCTR, G_GAUGE, N_GROUPS };
-
-static const uint8_t group_sizes[N_GROUPS] = {
-#define PCPTUNE_LIST(field, unit, line, para) +1
-	0
-#include <pcptune/counters.def>
-	,
-#define PCPTUNE_ZCTR(field, unit, line, para) +1
-	0
-#include <pcptune/counters.def>
-	,
-#define PCPTUNE_PCTR(field, unit, line, para) +1
-	0
-#include <pcptune/counters.def>
-	,
-#define PCPTUNE_GAUGE(field, unit, line, para) +1
-	0
-#include <pcptune/counters.def>
-};
-
-/* What stays from sample to sample; flags, count and gauges as they lie in struct pcptune_cpu. */
-struct face {
-	uint32_t flags, count;
-#define PCPTUNE_GAUGE(field, unit, line, para) uint32_t field;
-#include <pcptune/counters.def>
-};
-_Static_assert(offsetof(struct pcptune_cpu, count) == offsetof(struct pcptune_cpu, flags) + 4 &&
-		       offsetof(struct pcptune_cpu, high) ==
-			       offsetof(struct pcptune_cpu, flags) + 8,
-	       "a face can be compared in one go");
-
-#define FACE(cpu) ((const struct face *)(const void *)&(cpu)->flags)
-
-/* Flags that no record means: the caller's own stay, ours are gone. */
-#define REST(flags) \
-	((flags) & ~(uint32_t)(PCPTUNE_CPU_ACTIVE | PCPTUNE_CPU_UNKNOWN | PCPTUNE_CPU_LISTS_ONLY))
-
-/*
- * What counters.def lets expect of a counter, given others that are coded as they are (all modulo
- * 2^64). Exact for fixed batches; close enough to save a byte for others.
- */
-#define EXPECT_free_pages(c)	   ((c)->alloc_pages)
-#define EXPECT_alloc_zone(c)	   ((c)->refills * (c)->batch + (c)->alloc_direct)
-#define EXPECT_free_zone(c)	   ((c)->drains * (c)->batch + (c)->free_direct)
-#define EXPECT_lock_alloc_taken(c) ((c)->refills + (c)->alloc_direct)
-#define EXPECT_lock_free_taken(c)  ((c)->drains + (c)->free_direct)
-
-/* ---- what both sides keep ---- */
-
-struct last {
-	struct face face; /* at rest */
-	uint64_t mask;	  /* bitmap of the last record in this chunk, 0: none */
-};
-
-struct clocks {
-	uint64_t seq, time_us, dt_us, cpu_us, mem_available;
-};
-
-enum presence {
-	P_SEQ = 1u << 0,
-	P_TIME = 1u << 1,
-	P_DT = 1u << 2,
-	P_CPU_US = 1u << 3,
-	P_RECORDS = 1u << 4,
-	P_MEM = 1u << 5,
-	P_FLAGS = 1u << 6,
-	P_LONG_HOLDS = 1u << 7,
-	P_ALL = (1u << 8) - 1,
-};
-
-enum mask_code {
-	MASK_SAME = 0, /* as the last one of this CPU, else of the record before */
-	MASK_ONE = 1,  /* one bit differs: its number follows */
-	MASK_TWO = 2,  /* two bits differ */
-	MASK_FULL = 3, /* the bitmap follows */
-};
-
-static struct face rest_face(const struct face *f)
-{
-	struct face r = *f;
-
-	r.flags = REST(r.flags);
-	return r;
 }
 
 /* ---- encoder ---- */
@@ -189,13 +76,13 @@ struct pcptune_encoder {
 
 int encoder_new(uint32_t n_cpus, struct pcptune_encoder **ret)
 {
-	struct pcptune_encoder *enc = zeroed(1, sizeof(*enc));
+	struct pcptune_encoder *enc = codec_zeroed(1, sizeof(*enc));
 
 	if (!enc)
 		return -ENOMEM;
 	enc->n_cpus = n_cpus;
-	enc->last = zeroed(n_cpus, sizeof(*enc->last));
-	enc->changed = zeroed(n_cpus, sizeof(*enc->changed));
+	enc->last = codec_zeroed(n_cpus, sizeof(*enc->last));
+	enc->changed = codec_zeroed(n_cpus, sizeof(*enc->changed));
 	if (!enc->last || !enc->changed) {
 		encoder_free(enc);
 		return -ENOMEM;
@@ -333,22 +220,6 @@ static uint64_t choose_mask(uint64_t needed, uint64_t expected)
 static inline uint64_t hold_of(const struct pcptune_cpu *c)
 {
 	return c->lock_alloc_hold_ns | c->lock_free_hold_ns | c->lock_agent_hold_ns;
-}
-
-/*
- * Did the CPU go past its lists? Most do not in most intervals, and then all counters from
- * alloc_zone on are 0, and so is what is left of them: one pass of `or` saves all else.
- */
-static inline bool beyond_lists(const struct pcptune_cpu *c)
-{
-	uint64_t any = 0;
-
-	if (c->flags & PCPTUNE_CPU_LISTS_ONLY)
-		return false;
-#define PCPTUNE_ZCTR(field, unit, line, para) any |= c->field;
-#define PCPTUNE_PCTR(field, unit, line, para) any |= c->field;
-#include <pcptune/counters.def>
-	return any;
 }
 
 #define BIT(field) (UINT64_C(1) << F_##field)
@@ -615,278 +486,4 @@ void encoder_peek(const struct pcptune_encoder *enc, const uint8_t **ret_data, s
 void encoder_reset(struct pcptune_encoder *enc)
 {
 	enc->len = 0;
-}
-
-/* ---- decoder ---- */
-
-#define FIELD_SKIP 0xff
-
-struct pcptune_decoder {
-	uint32_t n_zones, n_cpus_per_zone, n_cpus;
-	struct pcptune_cpu *cpus; /* [n_cpus] the sample that is handed out */
-	uint64_t *masks;	  /* [n_cpus] as struct last */
-	uint32_t *active;	  /* [n_cpus] */
-	uint32_t *records;	  /* [n_cpus] indexes with a record in this sample */
-	uint32_t n_records;
-	uint64_t mask;
-	struct varint_input in;
-	struct clocks clocks;
-	struct pcptune_sample sample;
-	bool begun, damaged;
-	uint8_t fields[64]; /* bit of the chunk -> enum field, FIELD_SKIP */
-	uint32_t n_fields;  /* bits that the chunk has */
-};
-
-int decoder_new(uint32_t n_zones, uint32_t n_cpus_per_zone, struct pcptune_decoder **ret)
-{
-	uint64_t n = (uint64_t)n_zones * n_cpus_per_zone;
-	struct pcptune_decoder *dec;
-
-	if (n_zones > PCPTUNE_MAX_ZONES || n_cpus_per_zone > PCPTUNE_MAX_CPUS)
-		return -EINVAL;
-	dec = zeroed(1, sizeof(*dec));
-	if (!dec)
-		return -ENOMEM;
-	dec->n_zones = n_zones;
-	dec->n_cpus_per_zone = n_cpus_per_zone;
-	dec->n_cpus = (uint32_t)n;
-	dec->cpus = zeroed(n, sizeof(*dec->cpus));
-	dec->masks = zeroed(n, sizeof(*dec->masks));
-	dec->active = zeroed(n, sizeof(*dec->active));
-	dec->records = zeroed(n, sizeof(*dec->records));
-	if (!dec->cpus || !dec->masks || !dec->active || !dec->records) {
-		decoder_free(dec);
-		return -ENOMEM;
-	}
-	*ret = dec;
-	return 0;
-}
-
-void decoder_free(struct pcptune_decoder *dec)
-{
-	if (!dec)
-		return;
-	free(dec->cpus);
-	free(dec->masks);
-	free(dec->active);
-	free(dec->records);
-	free(dec);
-}
-
-void decoder_begin(struct pcptune_decoder *dec, const uint8_t *data, size_t len)
-{
-	dec->in = (struct varint_input){data, len ? data + len : data, false};
-	dec->begun = dec->damaged = false;
-}
-
-/* Bits from..to of the chunk are rows of one group, ours begins at `ours` and has n rows. */
-static void map_group(struct pcptune_decoder *dec, uint64_t rows, unsigned ours, unsigned n)
-{
-	for (unsigned i = 0; i < rows; i++)
-		dec->fields[dec->n_fields++] = (uint8_t)(i < n ? ours + i : FIELD_SKIP);
-}
-
-static bool read_chunk_head(struct pcptune_decoder *dec)
-{
-	uint64_t sizes[N_GROUPS], sum = F_count + 1;
-
-	uint8_t version = *dec->in.p++;
-
-	if (version < CODEC_OLDEST || version > CODEC_VERSION)
-		return false;
-	for (int g = 0; g < N_GROUPS; g++) {
-		sizes[g] = varint_get(&dec->in);
-		if (sizes[g] > 64)
-			return false;
-		sum += sizes[g];
-	}
-	if (varint_get(&dec->in) != dec->n_cpus || dec->in.bad || sum > 64)
-		return false;
-	dec->n_fields = 0;
-	map_group(dec, F_count + 1, 0, F_count + 1);
-	map_group(dec, sizes[G_GAUGE], F_count + 1, group_sizes[G_GAUGE]);
-	map_group(dec, sizes[G_LIST], F_alloc_pages, group_sizes[G_LIST]);
-	map_group(dec, sizes[G_ZCTR], F_alloc_zone, group_sizes[G_ZCTR]);
-	map_group(dec, sizes[G_PCTR], F_controls_adopted, group_sizes[G_PCTR]);
-	memset(dec->cpus, 0, dec->n_cpus * sizeof(*dec->cpus));
-	memset(dec->masks, 0, dec->n_cpus * sizeof(*dec->masks));
-	memset(&dec->clocks, 0, sizeof(dec->clocks));
-	for (uint32_t i = 0; i < dec->n_cpus; i++) {
-		dec->cpus[i].zone = i / dec->n_cpus_per_zone;
-		dec->cpus[i].cpu = i % dec->n_cpus_per_zone;
-	}
-	dec->mask = 0;
-	dec->n_records = 0;
-	return true;
-}
-
-static bool read_sample_head(struct pcptune_decoder *dec, uint32_t *ret_records)
-{
-	struct clocks *c = &dec->clocks;
-	struct pcptune_sample *s = &dec->sample;
-	uint64_t present = varint_get(&dec->in), d[8] = {0};
-
-	if (present > P_ALL)
-		return false;
-	for (unsigned i = 0; i < sizeof(d) / sizeof(d[0]); i++)
-		if (present >> i & 1)
-			d[i] = varint_get(&dec->in);
-	if (dec->in.bad || d[4] > dec->n_cpus || d[6] > UINT32_MAX)
-		return false;
-	c->seq += d[0] + 1;
-	c->dt_us += unzigzag(d[2]);
-	c->time_us += c->dt_us + unzigzag(d[1]);
-	c->cpu_us += unzigzag(d[3]);
-	c->mem_available += unzigzag(d[5]);
-	*s = (struct pcptune_sample){.size = sizeof(*s),
-				     .flags = (uint32_t)d[6],
-				     .seq = c->seq,
-				     .time_us = c->time_us,
-				     .dt_us = c->dt_us,
-				     .cpu_us = c->cpu_us,
-				     .mem_available = c->mem_available,
-				     .n_cpus = dec->n_cpus,
-				     .cpu_size = sizeof(struct pcptune_cpu),
-				     .cpus = dec->cpus,
-				     .active = dec->active,
-				     .long_holds = d[7]};
-	*ret_records = (uint32_t)d[4];
-	return true;
-}
-
-static bool read_mask(struct pcptune_decoder *dec, unsigned code, uint64_t *mask)
-{
-	uint64_t bit;
-
-	if (code == MASK_FULL)
-		*mask = varint_get(&dec->in);
-	for (unsigned i = 0; code != MASK_FULL && i < code; i++) {
-		if (dec->in.p >= dec->in.end || (bit = *dec->in.p++) >= 64)
-			return false;
-		*mask ^= UINT64_C(1) << bit;
-	}
-	return !dec->in.bad && (dec->n_fields == 64 || !(*mask >> dec->n_fields));
-}
-
-/* base + a zigzag difference, as long as it is a u32 */
-static bool moved_u32(uint32_t *value, uint64_t z)
-{
-	uint64_t v = *value + unzigzag(z);
-
-	*value = (uint32_t)v;
-	return v <= UINT32_MAX;
-}
-
-/* Undoes residues(): d has each present field, 0 for the others; c holds the expected face. */
-static bool apply(struct pcptune_cpu *c, const uint64_t *d)
-{
-	unsigned shift = d[F_hold_raw] ? 0 : 6;
-	uint32_t logged = (uint32_t)d[F_flags] & ~(uint32_t)PCPTUNE_CPU_LISTS_ONLY;
-	bool good = d[F_flags] <= UINT32_MAX && moved_u32(&c->count, d[F_count]);
-
-	c->flags = (REST(c->flags) | PCPTUNE_CPU_ACTIVE) ^ logged;
-#define PCPTUNE_GAUGE(field, unit, line, para) good &= moved_u32(&c->field, d[F_##field]);
-#define PCPTUNE_LIST(field, unit, line, para)  c->field = d[F_##field];
-#define PCPTUNE_ZCTR(field, unit, line, para)  c->field = d[F_##field];
-#define PCPTUNE_PCTR(field, unit, line, para)  c->field = d[F_##field];
-#include <pcptune/counters.def>
-#define PREDICTED(field) c->field = EXPECT_##field(c) + unzigzag(d[F_##field])
-	PREDICTED(free_pages);
-	PREDICTED(alloc_zone);
-	PREDICTED(free_zone);
-	PREDICTED(lock_alloc_taken);
-	PREDICTED(lock_free_taken);
-#undef PREDICTED
-	c->lock_alloc_hold_ns <<= shift;
-	c->lock_free_hold_ns <<= shift;
-	c->lock_agent_hold_ns <<= shift;
-	if (c->flags & PCPTUNE_CPU_ACTIVE && !beyond_lists(c))
-		c->flags |= PCPTUNE_CPU_LISTS_ONLY;
-	return good;
-}
-
-static bool read_record(struct pcptune_decoder *dec, uint32_t index, unsigned code)
-{
-	uint64_t d[N_FIELDS] = {0}, v;
-	uint64_t mask = dec->masks[index] ? dec->masks[index] : dec->mask;
-
-	if (!read_mask(dec, code, &mask))
-		return false;
-	dec->masks[index] = dec->mask = mask;
-	d[F_hold_raw] = mask & 1;
-	for (mask &= ~UINT64_C(1); mask; mask &= mask - 1) {
-		unsigned field = dec->fields[__builtin_ctzll(mask)];
-
-		v = varint_get(&dec->in);
-		if (field != FIELD_SKIP)
-			d[field] = v;
-	}
-	return !dec->in.bad && apply(&dec->cpus[index], d);
-}
-
-/* The face of `from` at rest into every CPU of [from + 1, to). */
-static void copy_right(struct pcptune_decoder *dec, uint32_t from, uint32_t to)
-{
-	struct face left = rest_face(FACE(&dec->cpus[from]));
-
-	for (uint32_t i = from + 1; i < to; i++)
-		memcpy(&dec->cpus[i].flags, &left, sizeof(left));
-}
-
-static bool read_records(struct pcptune_decoder *dec, uint32_t n, bool first)
-{
-	uint32_t next = 0;
-
-	for (uint32_t k = 0; k < n; k++) {
-		uint64_t head = varint_get(&dec->in);
-		uint64_t index = next + (head >> 2);
-
-		if (dec->in.bad || head >> 34 || index >= dec->n_cpus)
-			return false;
-		if (first && next)
-			copy_right(dec, next - 1, (uint32_t)index + 1);
-		if (!read_record(dec, (uint32_t)index, head & 3))
-			return false;
-		dec->records[dec->n_records++] = (uint32_t)index;
-		if (dec->cpus[index].flags & PCPTUNE_CPU_ACTIVE)
-			dec->active[dec->sample.n_active++] = (uint32_t)index;
-		next = (uint32_t)index + 1;
-	}
-	if (first && next)
-		copy_right(dec, next - 1, dec->n_cpus);
-	return true;
-}
-
-/* The CPUs of the last sample's records come to rest. */
-static void rest_all(struct pcptune_decoder *dec)
-{
-	for (uint32_t k = 0; k < dec->n_records; k++) {
-		struct pcptune_cpu *c = &dec->cpus[dec->records[k]];
-		const size_t counters = offsetof(struct pcptune_cpu, alloc_pages);
-
-		c->flags = REST(c->flags);
-		memset((char *)c + counters, 0, sizeof(*c) - counters);
-	}
-	dec->n_records = 0;
-}
-
-int decoder_next(struct pcptune_decoder *dec, const struct pcptune_sample **ret)
-{
-	bool first = !dec->begun;
-	uint32_t n;
-
-	if (dec->damaged)
-		return -EBADMSG;
-	if (dec->in.p == dec->in.end)
-		return 0;
-	dec->damaged = true; /* until all of it was good */
-	if (first && !read_chunk_head(dec))
-		return -EBADMSG;
-	rest_all(dec);
-	if (!read_sample_head(dec, &n) || !read_records(dec, n, first))
-		return -EBADMSG;
-	dec->begun = true;
-	dec->damaged = false;
-	*ret = &dec->sample;
-	return 1;
 }

@@ -102,8 +102,8 @@ static int find_target(struct work *w, struct logstore *ls)
 		return cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
 	if (w->found)
 		return -1;
-	cli_error("%s: no target \"%s\"; `pcptune targets%s` lists them", logstore_path(ls),
-		  w->word, w->a->db ? " --db" : "");
+	cli_error("%s: no target \"%s\"; `pcptune targets --db '%s'` lists them", logstore_path(ls),
+		  w->word, logstore_path(ls));
 	return CLI_DRIFT;
 }
 

@@ -438,8 +438,8 @@ static void print_caveats(const struct plot *p)
 	       "list is empty.\nBrackets are from lists that begin full to the most that is "
 	       "possible.\n");
 	if (p->w.from_records)
-		printf("From %" PRIu64 " records of the swings of each CPU's lists.\n",
-		       p->w.records);
+		printf("From %" PRIu64 " record%s of the swings of each CPU's lists.\n",
+		       p->w.records, p->w.records == 1 ? "" : "s");
 	else if (p->w.from_log)
 		printf("Samples hold the sums of an interval, not the order of calls within it: "
 		       "the curve is that of\nthe net change, and the most is by how far calls "

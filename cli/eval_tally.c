@@ -448,9 +448,9 @@ void tally_print(const struct tally *t)
 	char n[3][48], logs[200];
 
 	names(t->logs, logs, sizeof(logs));
-	printf("%s: %s records of %s CPUs, %s\n", logs,
-	       cli_count(t->log.records, n[0], sizeof(n[0])),
-	       cli_count(t->log.cpus, n[1], sizeof(n[1])),
+	printf("%s: %s record%s of %s CPU%s, %s\n", logs,
+	       cli_count(t->log.records, n[0], sizeof(n[0])), t->log.records == 1 ? "" : "s",
+	       cli_count(t->log.cpus, n[1], sizeof(n[1])), t->log.cpus == 1 ? "" : "s",
 	       text_ns(t->log.covered_ms * 1000000, n[2], sizeof(n[2])));
 	for (size_t i = 0; i < sizeof(titles) / sizeof(titles[0]); i++)
 		text_table_column(table, titles[i], i < 2 ? '<' : '>');

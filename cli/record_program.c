@@ -138,7 +138,7 @@ static int run_program(struct session *s, char **argv, struct run_result *ret)
 	return -1;
 }
 
-static void print_summary(const struct recording *c)
+static void print_summary(const struct recording *c, bool started)
 {
 	struct recorder_totals t;
 	char whom[48];
@@ -147,13 +147,13 @@ static void print_summary(const struct recording *c)
 	snprintf(whom, sizeof(whom), "%" PRIu32 " process%s", t.programs,
 		 t.programs == 1 ? "" : "es");
 	record_print(c, whom);
-	if (!t.programs && !c->a->quiet)
+	if (!t.programs && !c->a->quiet && started)
 		fprintf(stderr, "pcptune: no process sent events: none made a request of 4 KiB to "
 				"4 MiB, or none could reach the recorder\n");
 }
 
 /* The end of the trace, and what there is to be said. Returns the exit status. */
-static int finish(struct session *s, int status)
+static int finish(struct session *s, bool started, int status)
 {
 	int x;
 
@@ -161,7 +161,7 @@ static int finish(struct session *s, int status)
 	pthread_join(s->thread, NULL);
 	x = record_end(s->c);
 	if (x < 0) {
-		print_summary(s->c);
+		print_summary(s->c, started);
 		x = record_json(s->c, status, NULL);
 	}
 	/* a failure of ours must not look like success, and not hide one of the program's */
@@ -178,7 +178,7 @@ int record_program(struct recording *c, char **argv)
 	x = start(&s, argv[0]);
 	if (x < 0) {
 		x = run_program(&s, argv, &result);
-		x = finish(&s, x < 0 ? result.status : x);
+		x = finish(&s, x < 0 && !result.error, x < 0 ? result.status : x);
 	}
 	close_socket(&s);
 	return x;

@@ -376,7 +376,7 @@ static void print_refusal(const char *text, const char *config)
 			text += len + 1;
 			text += strspn(text, "0123456789: ");
 		}
-		fprintf(stderr, "%.*s\n", (int)(end - text), text);
+		cli_error("%.*s", (int)(end - text), text);
 	}
 }
 

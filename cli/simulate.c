@@ -8,6 +8,7 @@
  * on standard error and in the one key events_per_second; everything else is the same for the same
  * seed.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -215,21 +216,62 @@ static int write_json(const struct simulate_job *j, const struct args *a, double
 
 /* ---- arguments ---- */
 
-/* A file as it is, or the name of one that came with us. */
+#define WORKLOADS_MAX 64u
+
+static int is_workload(const struct dirent *e)
+{
+	const char *dot = strrchr(e->d_name, '.');
+
+	return dot && dot != e->d_name && !strcmp(dot, ".conf");
+}
+
+static void no_workload(const char *name, const char *dir)
+{
+	char all[1024] = "";
+	const char *names[WORKLOADS_MAX], *near;
+	struct dirent **e = NULL;
+	size_t used = 0;
+	int n;
+
+	n = scandir(dir, &e, is_workload, alphasort);
+	if (n <= 0) {
+		cli_error("no workload \"%s\", and no other in %s", name, dir);
+		free(e);
+		return;
+	}
+	for (int i = 0; i < n; i++) {
+		*strrchr(e[i]->d_name, '.') = '\0';
+		if (i < (int)WORKLOADS_MAX)
+			names[i] = e[i]->d_name;
+		if (used < sizeof(all))
+			used += (size_t)snprintf(all + used, sizeof(all) - used, " %s",
+						 e[i]->d_name);
+	}
+	near = text_nearest(name, names, n < (int)WORKLOADS_MAX ? (size_t)n : WORKLOADS_MAX);
+	if (near)
+		cli_error("no workload \"%s\"; did you mean \"%s\"? there are:%s", name, near, all);
+	else
+		cli_error("no workload \"%s\"; there are:%s", name, all);
+	while (n--)
+		free(e[n]);
+	free(e);
+}
+
+/* A file as it is, or the name of one that came with us. Nothing is returned when there is none. */
 static const char *workload_path(const char *name, char *path)
 {
-	char place[PATH_MAX];
+	char dir[PATH_MAX];
 
 	if (strchr(name, '/') || strchr(name, '.'))
 		return name;
-	snprintf(place, sizeof(place), "../lib/pcptune/workloads/%s.conf", name);
-	if (cli_beside_us(place, path))
+	if (!cli_beside_us("../lib/pcptune/workloads", dir) &&
+	    !cli_beside_us("../../../configs/workloads", dir))
+		snprintf(dir, sizeof(dir), "%s", PCPTUNE_LIBDIR "/pcptune/workloads");
+	if ((size_t)snprintf(path, PATH_MAX, "%s/%s.conf", dir, name) < PATH_MAX &&
+	    access(path, F_OK) == 0)
 		return path;
-	snprintf(place, sizeof(place), "../../../configs/workloads/%s.conf", name);
-	if (cli_beside_us(place, path))
-		return path;
-	snprintf(path, PATH_MAX, PCPTUNE_LIBDIR "/pcptune/workloads/%s.conf", name);
-	return path;
+	no_workload(name, dir);
+	return NULL;
 }
 
 struct plan {
@@ -414,7 +456,8 @@ int cmd_simulate(int argc, char **argv)
 {
 	static struct simulate_row rows[ROWS_MAX];
 	struct args a = {.cpus = 224, .seed = 1, .seeds = 2};
-	char path[PATH_MAX], why[SIM_WHY] = "";
+	char buf[PATH_MAX], why[SIM_WHY] = "";
+	const char *path;
 	struct sim_workload w;
 	struct simulate_job j = {.w = &w, .rows = rows};
 	struct plan p = {.a = &a, .j = &j};
@@ -425,7 +468,10 @@ int cmd_simulate(int argc, char **argv)
 		r = check(&a);
 	if (r >= 0)
 		return r;
-	if (sim_workload_read(workload_path(a.workload, path), &w, why))
+	path = workload_path(a.workload, buf);
+	if (!path)
+		return CLI_ERROR;
+	if (sim_workload_read(path, &w, why))
 		return cli_error("%s", why);
 	j.cpus = (uint32_t)a.cpus;
 	j.n_seeds = (uint32_t)a.seeds;

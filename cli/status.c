@@ -67,6 +67,7 @@ static void fill_row(struct status_row *row, const json_t *target, uint64_t zone
 		.free_high = cli_u64(cpu, "free_high"),
 		.contend = json_is_number(contend) ? json_number_value(contend) : -1,
 		.pinned = cli_bool(cpu, "pinned"),
+		.waiting = cli_bool(cpu, "waiting"),
 		.drift = cli_bool(cpu, "drift"),
 		.shared = cli_bool(cpu, "shared"),
 	};
@@ -114,8 +115,9 @@ char *status_contend(double contend, char *buf, size_t n)
 
 char *status_mode(const struct status_row *row, char *buf, size_t n)
 {
-	snprintf(buf, n, "%s%s%s%s", row->mode, row->shared ? " shared" : "",
-		 row->pinned ? " pinned" : "", row->drift ? " DRIFT" : "");
+	snprintf(buf, n, "%s%s%s%s%s", row->mode, row->shared ? " shared" : "",
+		 row->pinned ? " pinned" : "", row->waiting ? " waiting" : "",
+		 row->drift ? " DRIFT" : "");
 	return buf;
 }
 

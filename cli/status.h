@@ -16,7 +16,7 @@ struct status_row {
 	const char *name, *mode;
 	uint64_t count, high, high_min, high_max, batch, alloc_zone, free_high;
 	double contend; /* per cent, < 0: not known */
-	bool pinned, drift, shared;
+	bool pinned, waiting, drift, shared;
 };
 
 /* All rows of a status answer, in its order; free(*ret). Returns their number. */

@@ -331,6 +331,7 @@ static void draw_help(int y)
 		"     rseq    they need none: restartable sequences",
 		"shared       the lists of threads whose CPU has none",
 		"pinned       set by hand, until `pcptune unset`",
+		"waiting      a change that the CPU takes over when it next goes to the zone",
 		"DRIFT        somebody else changed limits that the daemon had set",
 	};
 	size_t i;

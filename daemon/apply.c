@@ -22,7 +22,8 @@
 #include "daemon/journal.h"
 #include "daemon/say.h"
 
-#define DRY_SETTLE_MAX_US 60000000u
+#define SETTLE_MAX_US  60000000u
+#define AGAIN_LEAST_US 100000u
 
 static struct say_gate gate_drift;
 static bool wake_needed;
@@ -145,6 +146,23 @@ void apply_settle(struct target *t, uint64_t now_us)
 	}
 }
 
+/* What waited long to be taken over has been. */
+static void settle_as_usual(struct target *t, uint32_t index)
+{
+	struct mark *m = &t->marks[index];
+	uint64_t until = boot_us() + (uint64_t)t->d->config->settle_ms * 1000u;
+
+	if (m->repeats && m->flags & MARK_SETTLING && m->settle_until_us > until)
+		m->settle_until_us = until;
+	m->repeats = 0;
+}
+
+void apply_new_policy(struct target *t)
+{
+	for (uint32_t i = 0; i < t->n_settling; i++)
+		settle_as_usual(t, t->settling[i]);
+}
+
 /* ---- writing ---- */
 
 static uint32_t changed(uint32_t old, uint32_t new_, bool given)
@@ -182,6 +200,33 @@ static void words_of(const struct target *t, const struct host_change *ch, int64
 	w->rules = merged(w->rules, m->words.rules);
 }
 
+/*
+ * Of a change that does not show, because nothing moves in a dry run or because the CPU never comes
+ * where it would take it over, a policy says the same again as soon as it may. Each repetition
+ * doubles the time to settle, up to a minute, which keeps the log readable.
+ */
+static uint64_t settle_us(const struct target *t, struct mark *m, bool again, uint64_t least)
+{
+	uint64_t us = (uint64_t)t->d->config->settle_ms * 1000u;
+
+	if (!again)
+		m->repeats = 0;
+	else if (m->repeats < 16)
+		m->repeats++;
+	if (!m->repeats)
+		return us > least ? us : least;
+	us = (us > AGAIN_LEAST_US ? us : AGAIN_LEAST_US) << m->repeats;
+	return us < SETTLE_MAX_US ? us : SETTLE_MAX_US;
+}
+
+static bool same_wish(const struct control *a, const struct control *b)
+{
+	struct control x = *a;
+
+	x.decision = b->decision;
+	return words_same(&x, b);
+}
+
 static void in_flight(struct target *t, uint32_t index, int64_t id)
 {
 	struct mark *m = &t->marks[index];
@@ -199,6 +244,7 @@ void apply_change(struct target *t, const struct host_change *ch, int64_t id, bo
 	struct mark *m = &t->marks[ch->index];
 	struct control w;
 	uint32_t ack;
+	bool again;
 
 	if (!words_ours(t, ch->index, &ack)) {
 		journal_outcome(t->d->journal, id, LOG_DRIFT);
@@ -211,6 +257,7 @@ void apply_change(struct target *t, const struct host_change *ch, int64_t id, bo
 	if (!(m->flags & MARK_CHANGED) && !m->orig.high)
 		m->orig = ch->old;
 	words_of(t, ch, id, given, &w);
+	again = m->flags & MARK_INFLIGHT && same_wish(&w, &m->words);
 	segreader_control_write(t->sr, ch->index, &w, &m->seq);
 	m->words = w;
 	in_flight(t, ch->index, id);
@@ -219,27 +266,16 @@ void apply_change(struct target *t, const struct host_change *ch, int64_t id, bo
 	if (id > 0)
 		effects_begin(t->effects, id, ch->index, t->cpus[ch->index].count);
 	if (!by_hand)
-		settle(t, ch->index, (uint64_t)t->d->config->settle_ms * 1000u);
+		settle(t, ch->index, settle_us(t, m, again, 0));
 }
 
-/*
- * Nothing moves in a dry run, so the policy says the same again as soon as it may. Each repetition
- * doubles the time to settle, up to a minute, which keeps the log readable.
- */
 void apply_dry(struct target *t, const struct host_change *ch)
 {
 	struct mark *m = &t->marks[ch->index];
-	uint64_t us = (uint64_t)t->d->config->settle_ms * 1000u;
+	bool again = !memcmp(&m->dry, &ch->clamped, sizeof(m->dry));
 
-	if (us < 100000u)
-		us = 100000u;
-	if (!memcmp(&m->dry, &ch->clamped, sizeof(m->dry)))
-		m->dry_repeats += m->dry_repeats < 16;
-	else
-		m->dry_repeats = 0;
 	m->dry = ch->clamped;
-	us <<= m->dry_repeats;
-	settle(t, ch->index, us < DRY_SETTLE_MAX_US ? us : DRY_SETTLE_MAX_US);
+	settle(t, ch->index, settle_us(t, m, again, AGAIN_LEAST_US));
 	t->decisions++;
 }
 
@@ -270,6 +306,7 @@ void apply_acks(struct target *t)
 			continue;
 		}
 		inflight_drop(t, f.index, LOG_APPLIED);
+		settle_as_usual(t, f.index);
 	}
 }
 

@@ -32,6 +32,8 @@ void apply_wake(struct daemon *d);
 /* Before a sample is given to the policy: who took words over, who has settled. */
 void apply_acks(struct target *t);
 void apply_settle(struct target *t, uint64_t now_us);
+/* Another policy wants something else: it does not wait for what the one before said again. */
+void apply_new_policy(struct target *t);
 /* Compares the words of some CPUs with what we wrote; a few at each call, all within a second. */
 void apply_check(struct target *t);
 /* From now on every change is refused: the sample is the last one. */

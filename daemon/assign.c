@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "daemon/apply.h"
 #include "daemon/assign.h"
 #include "daemon/decide.h"
 #include "daemon/journal.h"
@@ -84,6 +85,7 @@ static void put(struct target *t, const struct choice *c, struct policy_instance
 	t->kept.asked = false;
 	t->pi = pi;
 	t->shape = *shape;
+	apply_new_policy(t);
 	choice_clear(&t->active);
 	choice_copy(&t->active, c);
 	t->by_operator = by_operator;

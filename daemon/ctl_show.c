@@ -131,6 +131,18 @@ json_t *show_target_line(struct target *t)
 	return o;
 }
 
+/* Is there a change that the target has not taken over, as of now rather than of the last sample? */
+static bool waiting(struct target *t, uint32_t i)
+{
+	struct control words;
+	uint32_t seq, ack;
+
+	if (!(t->marks[i].flags & MARK_INFLIGHT))
+		return false;
+	segreader_control_read(t->sr, i, &words, &seq, &ack);
+	return ack != t->marks[i].seq;
+}
+
 static json_t *show_cpu(struct target *t, uint32_t i, const struct pcptune_cpu *c)
 {
 	const struct mark *m = &t->marks[i];
@@ -155,6 +167,7 @@ static json_t *show_cpu(struct target *t, uint32_t i, const struct pcptune_cpu *
 	json_object_set_new(o, "contend_pct",
 			    window_percent(t, t->shown_wait[i] + t->window_wait[i]));
 	json_object_set_new(o, "pinned", json_boolean(m->flags & MARK_PINNED));
+	json_object_set_new(o, "waiting", json_boolean(waiting(t, i)));
 	json_object_set_new(o, "drift", json_boolean(m->flags & MARK_DRIFT));
 	return o;
 }

@@ -38,7 +38,7 @@ struct mark {
 	uint64_t settle_until_us; /* boot clock */
 	struct limits orig;	  /* before our first change, or at the attachment */
 	struct limits dry;	  /* last proposal of a dry run */
-	uint32_t dry_repeats;
+	uint32_t repeats;	  /* of a change that does not show */
 };
 
 /* A decision that was written and that the target has not taken over yet. */

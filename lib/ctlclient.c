@@ -61,7 +61,9 @@ static int connect_why(const char *path, int r, char *why)
 	switch (r) {
 	case -ENOENT:
 	case -ECONNREFUSED:
-		return fail(why, r, "no daemon listens at %s; start pcptuned or use pcptune run",
+		return fail(why, r,
+			    "no daemon listens at %s; start pcptuned (what pcptune run starts for "
+			    "one run has a socket of its own, see pcptune(1))",
 			    path);
 	case -EACCES:
 	case -EPERM:

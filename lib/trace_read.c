@@ -107,7 +107,9 @@ static int read_header(struct trace_reader *r, char *why)
 		return fail(why, e, "%s: can not be read: %s", r->name, strerror(-e));
 	if (e || memcmp(start, TRACE_SIGNATURE, TRACE_SIGNATURE_LEN) != 0)
 		return fail(why, -EINVAL,
-			    "%s: not a trace; right is a file made by `pcptune trace import`",
+			    "%s: not a trace; right is a file made by `pcptune record` or `pcptune "
+			    "trace "
+			    "import`",
 			    r->name);
 	n = trace_get32(start + TRACE_SIGNATURE_LEN);
 	if (n > TRACE_TEXT_MAX)

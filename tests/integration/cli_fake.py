@@ -12,7 +12,8 @@ def cpu(n, **values):
     row = {"cpu": n, "count": 10 + n, "high": 378, "high_min": 63, "high_max": 3780, "batch": 63,
            "scale_max": 5, "rules": "g4", "alloc_pages": 2000000, "free_pages": 1999000,
            "alloc_zone": 1234567 + n, "free_zone": 1234000, "refills": 100, "drains": 90,
-           "free_high": 3, "contend_pct": 2.5, "pinned": False, "drift": False}
+           "free_high": 3, "contend_pct": 2.5, "pinned": False, "waiting": False,
+           "drift": False}
     row.update(values)
     return row
 

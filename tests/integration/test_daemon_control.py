@@ -217,6 +217,26 @@ def a_target_that_never_acknowledges_keeps_its_outcome_and_ends_as_gone():
 
 
 @test
+def what_is_not_taken_over_is_said_again_less_and_less_often():
+    d = Daemon(settle_ms=100, default={"policy": "static"})
+    f = Fake(d, never_ack=True)
+    wait_for(lambda: d.target("fake")["decisions"] >= 4)
+    time.sleep(3)
+    n = d.sql("SELECT count(*) FROM decision")[0][0]
+    # after 0, 100, 300, 700, 1500, 3100 ms
+    assert 8 <= n <= 6 * 4, f"{n} decisions in 3 s for 4 CPUs"
+    assert all(c["waiting"] for c in d.target("fake")["zones"][0]["cpus"][:4])
+    # another policy is not kept waiting, nor is the operator
+    d.ctl("policy", target="fake", policy="static", params={"high": 500})
+    wait_for(lambda: all(c["word_high"] == 500 for c in f.dump()["cpus"]), 2)
+    d.ctl("set", target="fake", cpu=1, high=999)
+    wait_for(lambda: f.dump()["cpus"][1]["word_high"] == 999, 2)
+    f.end()
+    d.stop()
+    replay_agrees(d)
+
+
+@test
 def outcomes_and_effects_are_filled_in():
     d = Daemon(log={"effect_samples": 5})
     f = Fake(d)

@@ -216,7 +216,12 @@ def wrong_words_are_refused():
 @test
 def wrong_files_are_named():
     r = simulate("-w", "nosuch")
-    assert r.returncode == 1 and "nosuch.conf: No such file" in r.stderr, r
+    assert r.returncode == 1 and 'no workload "nosuch"; there are: ' in r.stderr, r
+    assert " kbuild " in r.stderr, r
+    r = simulate("-w", "kbuld")
+    assert r.returncode == 1 and 'did you mean "kbuild"?' in r.stderr, r
+    r = simulate("-w", "./nosuch.conf")
+    assert r.returncode == 1 and "./nosuch.conf: No such file" in r.stderr, r
     path = os.path.join(tmp(), "bad.conf")
     with open(path, "w") as f:
         f.write("machine = {\n nodes = 2;\n batch = 0;\n};\n")

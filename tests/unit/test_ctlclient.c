@@ -329,7 +329,9 @@ static void test_no_daemon(void **state)
 	char text[300], path[200];
 
 	(void)state;
-	snprintf(text, sizeof(text), "no daemon listens at %s; start pcptuned or use pcptune run",
+	snprintf(text, sizeof(text),
+		 "no daemon listens at %s; start pcptuned (what pcptune run starts for one run has "
+		 "a socket of its own, see pcptune(1))",
 		 ctl);
 	expect_no_daemon(base, -ENOENT, text);
 	close(listen_at(ctl)); /* a stale socket file */

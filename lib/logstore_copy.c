@@ -51,10 +51,16 @@ void logstore_snapshot_end(struct logstore *ls)
 
 /* ---- making the copy ---- */
 
-static FILE *nameless_file(void)
+static const char *directory(void)
 {
 	const char *dir = getenv("TMPDIR");
-	int fd = open(dir && *dir ? dir : P_tmpdir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	return dir && *dir ? dir : P_tmpdir;
+}
+
+static FILE *nameless_file(void)
+{
+	int fd = open(directory(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	FILE *f;
 
 	if (fd < 0)
@@ -70,14 +76,24 @@ static size_t padding(size_t len)
 	return -len & 7;
 }
 
+/* 0, or the errno of a write, which may leave a part of the row: there is no copy then. */
 static int on_row(const struct log_records_row *r, const uint8_t *data, size_t len, void *cookie)
 {
 	static const uint8_t zeros[8];
 	const struct row row = {*r, len};
 	FILE *f = cookie;
 
-	return fwrite(&row, sizeof(row), 1, f) != 1 || (len && fwrite(data, len, 1, f) != 1) ||
-	       (padding(len) && fwrite(zeros, padding(len), 1, f) != 1);
+	errno = 0;
+	if (fwrite(&row, sizeof(row), 1, f) == 1 && (!len || fwrite(data, len, 1, f) == 1) &&
+	    (!padding(len) || fwrite(zeros, padding(len), 1, f) == 1))
+		return 0;
+	return errno ? errno : EIO;
+}
+
+static int not_written(struct logstore *ls, int e)
+{
+	return logstore_fail_text(ls, -e, "a copy of the records in %s: %s", directory(),
+				  strerror(e));
 }
 
 static int map(struct logstore *ls, FILE *f, struct log_copy *c)
@@ -86,9 +102,7 @@ static int map(struct logstore *ls, FILE *f, struct log_copy *c)
 	void *p;
 
 	if (fflush(f) || (len = ftell(f)) < 0)
-		return logstore_fail_text(ls, -errno, "a copy of the records in %s: %s",
-					  getenv("TMPDIR") ? getenv("TMPDIR") : P_tmpdir,
-					  strerror(errno));
+		return not_written(ls, errno);
 	if (!len)
 		return 0;
 	p = mmap(NULL, (size_t)len, PROT_READ, MAP_PRIVATE, fileno(f), 0);
@@ -110,8 +124,7 @@ int logstore_records_copy(struct logstore *ls, int64_t target, struct log_copy *
 		return logstore_fail_text(ls, -ENOMEM, "no memory for a copy of the records");
 	}
 	r = logstore_records(ls, target, 0, on_row, f);
-	if (r >= 0)
-		r = map(ls, f, c);
+	r = r > 0 ? not_written(ls, r) : r < 0 ? r : map(ls, f, c);
 	fclose(f);
 	if (r < 0) {
 		log_copy_free(c);

@@ -3,6 +3,8 @@
  * Policies over the records of a log: cycles added up beforehand against the histogram itself, the
  * copy of one moment, the same result with any number of threads, and of a log that goes on.
  */
+#include <signal.h>
+#include <sys/resource.h>
 #include "eval/relive.h"
 #include "eval/swings.h"
 #include <pcptune/rules.h>
@@ -243,6 +245,37 @@ static void a_copy_of_nothing_has_no_row(void **state)
 	end(&w);
 }
 
+/* Each size that a file may have, from one that has no row to one that has not all of the last one. */
+static void a_copy_that_finds_no_room_is_none(void **state)
+{
+	struct rlimit kept, least = {0, 0};
+	struct log_copy *copy = NULL;
+	struct rows rows = {0, 0, 0};
+	struct logstore *ro;
+	struct writing w;
+
+	(void)state;
+	begin(&w, 20);
+	OK(w.ls, logstore_records(w.ls, w.x.t.id, 0, on_row, &rows));
+	ro = open_ro();
+	signal(SIGXFSZ, SIG_IGN);
+	getrlimit(RLIMIT_FSIZE, &kept);
+	least.rlim_max = kept.rlim_max;
+	for (; least.rlim_cur < rows.bytes; least.rlim_cur += 777) {
+		assert_int_equal(setrlimit(RLIMIT_FSIZE, &least), 0);
+		assert_int_equal(logstore_records_copy(ro, w.x.t.id, &copy), -EFBIG);
+		assert_null(copy);
+		assert_non_null(strstr(logstore_error(ro), "a copy of the records in "));
+	}
+	setrlimit(RLIMIT_FSIZE, &kept);
+	signal(SIGXFSZ, SIG_DFL);
+	OK(ro, logstore_records_copy(ro, w.x.t.id, &copy));
+	assert_int_equal(rows_of(copy).n, 20);
+	log_copy_free(copy);
+	logstore_close(ro);
+	end(&w);
+}
+
 /* ---- running ---- */
 
 static const char *const names[] = {"static", "kernel", "contention", "knee"};
@@ -386,6 +419,7 @@ int main(void)
 		cmocka_unit_test(added_up_cycles_are_those_of_the_histogram),
 		cmocka_unit_test(a_copy_is_of_one_moment),
 		cmocka_unit_test(a_copy_of_nothing_has_no_row),
+		cmocka_unit_test(a_copy_that_finds_no_room_is_none),
 		cmocka_unit_test(any_number_of_threads_gives_the_same),
 		cmocka_unit_test(a_log_that_goes_on_is_told_as_it_was),
 		cmocka_unit_test(each_recorded_policy_is_named),

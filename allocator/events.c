@@ -47,7 +47,9 @@ static struct pcptune_events_hello hello;
 static struct sockaddr_un place;
 static struct pcpa_fd sock = {.fd = -1};
 static uint32_t joined;	  /* atomic: the recorder came by way of the daemon */
-static uint32_t given_up; /* atomic: it stood still for so long that nobody waits for it */
+/* atomic: 1 and the number of a ring that it left full for so long that nobody waits for it; 0: none */
+static uint32_t given_up;
+static uint64_t stood_at; /* tail of that ring */
 static char *addresses;	  /* of rings, once there were any */
 
 static struct pcptune_event_ring *ring_of(char *rings, const struct pcptune_cpu_block *b)
@@ -369,9 +371,33 @@ static bool has_room(const struct pcptune_event_ring *r, uint64_t tail)
 }
 
 /*
+ * Until it goes on with the ring that it was given up for: that others have room says only that little
+ * happens on their CPUs.
+ */
+static bool stands_still(char *rings)
+{
+	uint32_t ring = __atomic_load_n(&given_up, __ATOMIC_ACQUIRE);
+	const struct pcptune_event_ring *r;
+
+	if (!ring)
+		return false;
+	r = ring_of(rings, pcpa_cpu_block(0, ring - 1));
+	if (__atomic_load_n(&r->tail, __ATOMIC_ACQUIRE) == pcpa_get(&stood_at))
+		return true;
+	pcpa_put(&given_up, 0);
+	return false;
+}
+
+static void give_up(const struct pcptune_cpu_block *b, uint64_t tail)
+{
+	pcpa_put(&stood_at, tail);
+	__atomic_store_n(&given_up, (uint32_t)(b - pcpa_cpu_block(0, 0)) + 1, __ATOMIC_RELEASE);
+}
+
+/*
  * A recorder that shares its CPU with many threads would come too late for most of what they do, so
  * they wait for it, before a slow path, when they hold nothing. One that stood still for long is not
- * waited for again until a ring has room.
+ * waited for again until it goes on.
  */
 void pcpa_events_wait(const struct pcptune_cpu_block *b)
 {
@@ -385,13 +411,10 @@ void pcpa_events_wait(const struct pcptune_cpu_block *b)
 		return;
 	r = ring_of(rings, b);
 	tail = __atomic_load_n(&r->tail, __ATOMIC_ACQUIRE);
-	if (has_room(r, tail)) {
-		if (pcpa_get(&given_up))
-			pcpa_put(&given_up, 0);
+	if (has_room(r, tail))
 		return;
-	}
 	moved = pcpa_now_ns();
-	while (!pcpa_get(&given_up) && !has_room(r, tail) && pcpa_get(&pcpa_heap.events) == rings) {
+	while (!stands_still(rings) && !has_room(r, tail) && pcpa_get(&pcpa_heap.events) == rings) {
 		uint64_t before = tail;
 
 		syscall(SYS_nanosleep, &pause, NULL);
@@ -399,7 +422,7 @@ void pcpa_events_wait(const struct pcptune_cpu_block *b)
 		if (tail != before)
 			moved = pcpa_now_ns();
 		else if (pcpa_now_ns() - moved > PATIENCE_NS)
-			pcpa_put(&given_up, 1);
+			give_up(b, tail);
 	}
 	errno = saved;
 }

@@ -21,9 +21,9 @@
  * An event is what was freed to and allocated from one list since its event before. Lists are looked
  * at when one of them moved by 4 pages net, so that much is between most events; what went to and
  * fro comes on top. A thread that finds the ring of its CPU nearly full rests, with no lock held, as
- * long as who records makes progress. After three seconds without any nobody waits, until there is
- * room again: when a ring is full nothing is written, `merged` counts, and the next event of that list has what it moved
- * meanwhile, too. Positions stay right, times do not, nor which swings there were.
+ * long as who records makes progress. After three seconds without any nobody waits, until it goes on:
+ * when a ring is full nothing is written, `merged` counts, and the next event of that list has what it
+ * moved meanwhile, too. Positions stay right, times do not, nor which swings there were.
  */
 #ifndef PCPTUNE_EVENTS_H
 #define PCPTUNE_EVENTS_H

@@ -294,6 +294,61 @@ static void begin_and_end_while_others_work(void **state)
 	assert_int_equal(in_child(busy, SETTINGS("PCPALLOC_AGENT=1", "PCPALLOC_MODE=locked")), 0);
 }
 
+/* To another CPU than this one; false: there is none. */
+static bool move_on(const cpu_set_t *may)
+{
+	cpu_set_t one;
+
+	for (int cpu = 0, here = sched_getcpu(); cpu < CPU_SETSIZE; cpu++) {
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		if (cpu != here && CPU_ISSET(cpu, may))
+			return !sched_setaffinity(0, sizeof(one), &one);
+	}
+	return false;
+}
+
+static uint64_t swings_ms(unsigned n)
+{
+	uint64_t start = pcpa_now_ns();
+
+	while (n--)
+		swing(3000, 0);
+	return (pcpa_now_ns() - start) / 1000000;
+}
+
+/* A ring is full after some 25 of these swings. */
+static void standing(void)
+{
+	cpu_set_t may;
+	uint64_t rows;
+
+	CHECK(!sched_getaffinity(0, sizeof(may), &may));
+	attach();
+	begin();
+	CHECK(swings_ms(100) >= 3000);
+	CHECK(swings_ms(100) < 1500);
+	/* the ring of another CPU has room, but nobody empties it either */
+	if (move_on(&may)) {
+		CHECK(swings_ms(1) < 1500);
+		CHECK(move_on(&may));
+		CHECK(swings_ms(1) < 1500);
+	}
+	/* it goes on, and is waited for again */
+	CHECK(!recorder_pass(r, &rows) && rows > 10000);
+	CHECK(swings_ms(100) >= 3000);
+	end(true);
+	CHECK(merged);
+	check_none();
+	detach();
+}
+
+static void a_recorder_that_stands_still_is_waited_for_once(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(standing, SETTINGS("PCPALLOC_AGENT=1")), 0);
+}
+
 /* ---- who goes ---- */
 
 static void killed(void)
@@ -521,6 +576,7 @@ int main(void)
 		cmocka_unit_test(every_page_from_begin_to_end),
 		cmocka_unit_test(windows_are_narrow_at_once),
 		cmocka_unit_test(begin_and_end_while_others_work),
+		cmocka_unit_test(a_recorder_that_stands_still_is_waited_for_once),
 		cmocka_unit_test(a_recorder_that_goes_leaves_nothing),
 		cmocka_unit_test(a_program_that_closes_everything),
 		cmocka_unit_test(it_does_not_need_the_daemon),

@@ -69,11 +69,16 @@ static void *record(void *p)
 	struct timespec ms = {0, 1000000};
 	uint64_t rows;
 	bool last = false;
+	int e;
 
 	/* the pass after the end takes all that was there by then; children may go on for ever */
-	while (!c->error && !last) {
+	while (!last) {
 		last = __atomic_load_n(&s->stop, __ATOMIC_ACQUIRE);
-		c->error = recorder_pass(c->r, &rows);
+		e = recorder_pass(c->r, &rows);
+		if (e && !c->error) {
+			c->error = e;
+			recorder_discard(c->r);
+		}
 		if (!rows && !last)
 			nanosleep(&ms, NULL);
 	}

@@ -298,7 +298,7 @@ static int put(struct recorder *r, struct source *s, uint32_t list, uint64_t tim
 		.blocks = blocks,
 	};
 
-	if (!blocks)
+	if (!blocks || !r->w)
 		return 0;
 	s->up = blocks > 0 ? s->up | 1u << list : s->up & ~(1u << list);
 	r->totals.rows++;
@@ -427,6 +427,11 @@ int recorder_pass(struct recorder *r, uint64_t *ret_rows)
 		}
 	*ret_rows = r->totals.rows - before;
 	return e;
+}
+
+void recorder_discard(struct recorder *r)
+{
+	r->w = NULL;
 }
 
 void recorder_totals(struct recorder *r, struct recorder_totals *ret)

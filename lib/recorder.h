@@ -38,6 +38,8 @@ void recorder_free(struct recorder *r);
  * errno is what writing gave; nothing more can be written then.
  */
 int recorder_pass(struct recorder *r, uint64_t *ret_rows);
+/* From now on nothing is written, but rings are emptied: programs wait for a reader that is there. */
+void recorder_discard(struct recorder *r);
 void recorder_totals(struct recorder *r, struct recorder_totals *ret);
 
 /* ---- one program that runs already (PCPTUNE_REQUEST_RECORD) ---- */

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: MIT
 """`pcptune record`: a program that is started, its children, its status, and what becomes of the trace;
 then targets, which run already."""
+import resource
+
 from daemon_fake import *
 
 # 12 KB each: a block of order 2; so many, then gone
@@ -111,6 +113,25 @@ def what_can_not_be_written_is_told_before_the_program_runs():
     assert r.returncode == 2 and "-o FILE" in r.stderr and not os.path.exists(mark), r
     r = run([PCPTUNE, "record", "-o", mark, "-n", "3", "--", "touch", mark])
     assert r.returncode == 2 and "--seconds is for a target" in r.stderr, r
+
+
+@test
+def on_a_full_disk_the_program_is_not_kept_waiting():
+    """As far as a file may grow is the disk here, from the moment on that everything runs."""
+    requires_release()
+    out = os.path.join(tmp(), "t.pct")
+    code = "import sys, time\nprint('ready', flush=True)\nsys.stdin.readline()\nt = time.time()\n" \
+           "for i in range(300):\n x = [bytes(5000) for i in range(2000)]\n del x\n" \
+           "print(time.time() - t, flush=True)"
+    p = spawn([PCPTUNE, "record", "-o", out, "--", sys.executable, "-c", code], stdin=subprocess.PIPE,
+              stdout=subprocess.PIPE, stderr=subprocess.PIPE, restore_signals=False)  # no SIGXFSZ
+    assert p.stdout.readline() == "ready\n", p.communicate()
+    resource.prlimit(p.pid, resource.RLIMIT_FSIZE, (0, 0))
+    took, err = p.communicate("\n", timeout=60 * SLOW)
+    assert float(took) < 2 * SLOW, took
+    assert p.returncode == 1 and "File too large; the trace ends there" in err, (p.returncode, err)
+    # nothing is there, or it is the beginning of a trace
+    assert os.listdir(os.path.dirname(out)) == ["t.pct"], os.listdir(os.path.dirname(out))
 
 
 @test

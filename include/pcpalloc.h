@@ -110,7 +110,7 @@ PCPA_API void pcpa_free_bulk(unsigned order, size_t n, void *const *blocks);
 
 /*
  * size bytes (1 .. PCPA_MAX_EXACT) as whole pages. Up to 8 pages: a block of the next order, which
- * comes from the lists. More: a block of the next order whose unneeded tail pages go back at once.
+ * comes from the lists. More: as many pages as it takes, past the lists.
  * Aligned to a page, and to align (a power of two up to PCPA_MAX_EXACT; 0: a page). Give it back
  * with pcpa_free_exact() and any size that rounds to the same number of pages. NULL: as
  * pcpa_alloc(); EINVAL for a size or an alignment out of range.

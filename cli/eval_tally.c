@@ -32,6 +32,7 @@ static const struct field sums_fields[] = {
 	F(struct relive_sums, turns),	       F(struct relive_sums, breaches),
 	F(struct relive_sums, memory),	       F(struct relive_sums, split),
 	F(struct relive_sums, n_split),	       F(struct relive_sums, grown),
+	F(struct relive_sums, orders),
 };
 #define N_SUMS (sizeof(sums_fields) / sizeof(sums_fields[0]))
 _Static_assert(N_SUMS * sizeof(uint64_t) == sizeof(struct relive_sums), "every sum has its row");
@@ -285,6 +286,7 @@ static json_t *row_json(const struct tally *t, const struct tally_row *r)
 	json_object_set_new(o, "error_pct",
 			    has_error(t, r) ? json_real(error_pct(t, r)) : json_null());
 	json_object_set_new(o, "unknown_batches", integer(s->grown));
+	json_object_set_new(o, "other_orders", integer(s->orders));
 	return o;
 }
 
@@ -379,16 +381,20 @@ static void measured_row(struct text_table *table, const struct tally *t)
 	text_table_end_row(table);
 }
 
+static const char *row_name(const struct tally_row *r)
+{
+	return r->kind == RELIVE_POLICY	    ? r->policy
+	       : r->kind == RELIVE_RECORDED ? "recorded"
+					    : "as set";
+}
+
 static void print_row(struct text_table *table, const struct tally *t, const struct tally_row *r)
 {
 	const struct relive_sums *s = &r->sums;
 	char who[200];
 
 	names(t->recorded, who, sizeof(who));
-	text_table_cell(table, "%s",
-			r->kind == RELIVE_POLICY     ? r->policy
-			: r->kind == RELIVE_RECORDED ? "recorded"
-						     : "as set");
+	text_table_cell(table, "%s", row_name(r));
 	text_table_cell(table, "%s", r->kind == RELIVE_RECORDED ? who : r->shown);
 	if (r->error[0]) {
 		text_table_cell(table, "-");
@@ -415,15 +421,27 @@ static void print_note(uint64_t v, const char *text)
 		printf("  %s %s\n", cli_count(v, n, sizeof(n)), text);
 }
 
+static void print_rows_of_other_orders(const struct tally *t)
+{
+	for (size_t i = 0; i < t->n; i++) {
+		const struct tally_row *r = &t->rows[i];
+
+		if (r->sums.orders)
+			printf("    %s%s%s\n", row_name(r), *r->shown ? " " : "", r->shown);
+	}
+}
+
 static void print_notes(const struct tally *t)
 {
 	const struct relive_log *l = &t->log;
-	uint64_t grown = 0;
+	uint64_t grown = 0, orders = 0;
 
-	for (size_t i = 0; i < t->n; i++)
+	for (size_t i = 0; i < t->n; i++) {
 		grown = t->rows[i].sums.grown > grown ? t->rows[i].sums.grown : grown;
+		orders = t->rows[i].sums.orders > orders ? t->rows[i].sums.orders : orders;
+	}
 	if (!(l->holes || l->moved_high || l->collapsed || l->unrecorded || l->bare_targets ||
-	      l->damaged || grown))
+	      l->damaged || grown || orders))
 		return;
 	printf("\nWhat the log can not tell:\n");
 	print_note(l->holes, "records have a hole before them; lists are taken to hold what they "
@@ -436,6 +454,10 @@ static void print_notes(const struct tally *t)
 	print_note(grown,
 		   "records were played with batches that grow; the log has none, so how far "
 		   "is worked out and was not measured");
+	print_note(orders,
+		   "records were played by rules that have lists of other orders; what passes "
+		   "the lists by is taken to be as it was, and a trace would tell; of:");
+	print_rows_of_other_orders(t);
 }
 
 void tally_print(const struct tally *t)

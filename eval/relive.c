@@ -248,6 +248,7 @@ void relive_add(struct relive_sums *a, const struct relive_sums *b)
 	a->split += b->split;
 	a->n_split += b->n_split;
 	a->grown += b->grown;
+	a->orders += b->orders;
 }
 
 void relive_log_add(struct relive_log *a, const struct relive_log *b)

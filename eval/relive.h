@@ -44,6 +44,7 @@ struct relive_sums {
 	uint64_t split, n_split; /* its pages, and of how many targets */
 	uint64_t
 		grown; /* records played with batches that grow where the log's did not: never measured */
+	uint64_t orders; /* records played with lists of other orders than the log's */
 };
 
 /* What the log has, and what it can not tell. */

@@ -151,6 +151,14 @@ static struct relive_effect effect_of(struct life_cpu *c, struct growth *g, bool
 	return c->effect;
 }
 
+/* Calls that went past the lists for their order, and those that would, are not in the swings. */
+static bool other_orders(uint32_t rules, uint32_t of_log)
+{
+	const uint32_t lists = PCPTUNE_RT_ORDERS | PCPTUNE_RT_HUGE;
+
+	return (pcptune_rules_traits(rules) ^ pcptune_rules_traits(of_log)) & lists;
+}
+
 static void play(const struct past *past, struct life *l, const struct log_record *r,
 		 const struct swings *w, struct played *ret)
 {
@@ -186,6 +194,7 @@ static void play(const struct past *past, struct life *l, const struct log_recor
 	ret->takes =
 		ret->refills + ret->drains + relive_less(r->lock_taken, r->r.refills + r->r.drains);
 	l->sums.grown += e.grown;
+	l->sums.orders += other_orders(c->m.rules, r->rules);
 	l->sums.held_page_ms += (before + c->count) / 2 * (r->r.dt_us / 1000);
 }
 

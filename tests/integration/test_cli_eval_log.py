@@ -181,6 +181,9 @@ def what_the_log_can_not_tell_is_counted_and_named():
     r = cli_eval("--db", path, "--policy", "static")
     assert "What the log can not tell:" in r.stdout and "records have a hole before them" in r.stdout, r
     assert "records in which high moved" in r.stdout and "in no record" in r.stdout, r
+    r = cli_eval("--db", log(), "--policy", "static", "--set", "static.rules=g0,gx")
+    assert "lists of other orders" in r.stdout and "    static rules=gx\n" in r.stdout, r
+    assert "    static rules=g0\n" not in r.stdout, r
     assert "What the log can not tell:" not in cli_eval(
         "--db", log(), "--policy", "static", "--set", "static.rules=g0").stdout
 

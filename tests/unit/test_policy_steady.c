@@ -94,8 +94,8 @@ static void hidden(const char *policy)
 			pages = m.alloc_pages;
 			zone = m.alloc_zone;
 		}
-		for (uint32_t k = 0; k < 16; k++) {
-			uint32_t burst = 64 + (16 * n + k) * 37 % 500;
+		for (uint32_t k = 0; k < 4; k++) {
+			uint32_t burst = 64 + (4 * n + k) * 37 % 500;
 
 			model_alloc(&m, 0, burst);
 			model_free(&m, 0, burst);

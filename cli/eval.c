@@ -255,6 +255,10 @@ static int print_text(const struct plan *p)
 		print_row(t, &p->jobs[i]);
 	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
+	printf("Pages moved, as multiples: /floor of the least that any policy could, /static of "
+	       "the "
+	       "best fixed split\nof the memory that the row has. Rows with different memory are "
+	       "compared by alloc_zone.\n");
 	if (!p->t.events)
 		printf("No floor: the trace has more than %u rows.\n", GRID_FLOOR_ROWS);
 	return CLI_OK;

@@ -481,5 +481,7 @@ void tally_print(const struct tally *t)
 		print_row(table, t, &t->rows[i]);
 	text_table_print(table, stdout, text_colour(stdout));
 	text_table_free(table);
+	printf("/static: pages moved, as a multiple of those of the best fixed split of the memory "
+	       "that the row has.\n");
 	print_notes(t);
 }

@@ -176,7 +176,7 @@ def every_combination_is_a_row_in_order():
         ("kernel", None, "g4"), ("static", 100, "g0"), ("static", 100, "gx"),
         ("static", 200, "g0"), ("static", 200, "gx")], one
     text = cli_eval(*words).stdout.splitlines()
-    assert text[1].split()[:3] == ["policy", "parameters", "alloc_zone"] and len(text) == 7, text
+    assert text[1].split()[:3] == ["policy", "parameters", "alloc_zone"] and len(text) == 9, text
     assert re.match(r"static +high=100 rules=gx ", text[4]), text
 
 

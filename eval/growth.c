@@ -93,8 +93,10 @@ static struct tried *tried_with(struct growth *g, const struct likeness_limits *
 	if (t)
 		return t;
 	t = calloc(1, sizeof(*t));
-	if (!t)
+	if (!t) {
+		g->failed = true;
 		return NULL;
+	}
 	t->batch = m->batch;
 	t->scale_max = m->scale_max;
 	t->rules = m->rules;
@@ -224,6 +226,16 @@ static uint64_t corrected(uint64_t v, int64_t by, int64_t weight)
 static uint64_t within(uint64_t v, uint64_t lo, uint64_t hi)
 {
 	return v < lo ? lo : v > hi ? hi : v;
+}
+
+bool growth_failed(struct growth *g)
+{
+	bool failed;
+
+	pthread_mutex_lock(&g->lock);
+	failed = g->failed;
+	pthread_mutex_unlock(&g->lock);
+	return failed;
 }
 
 struct growth_effect growth_at(struct growth *g, const struct likeness_limits *m)

@@ -27,7 +27,10 @@ struct growth_effect {
 /* Of a walk that has records, sealed; it must stay. NULL: no memory. */
 struct growth *growth_new(const struct walk *k);
 void growth_free(struct growth *g);
-/* batch above 0, at most high. */
+/* batch above 0, at most high. Without memory: as if batches did not grow, and growth_failed(). */
 struct growth_effect growth_at(struct growth *g, const struct likeness_limits *m);
+
+/* Some answer was not worked out, for lack of memory: none of them is to be believed. */
+bool growth_failed(struct growth *g);
 
 #endif

@@ -186,6 +186,7 @@ static int run_past(struct past *past, struct relive_job *jobs, size_t n, struct
 		    char *why)
 {
 	uint64_t least = LEAST_HIGH * (uint64_t)past->w.n;
+	int r;
 
 	if (!past->w.records) {
 		log->measured.decisions = log->measured.turns = 0;
@@ -204,7 +205,11 @@ static int run_past(struct past *past, struct relive_job *jobs, size_t n, struct
 			 past->w.n, (unsigned long long)least);
 		return -ERANGE;
 	}
-	return relive_run(past, jobs, n, log);
+	r = relive_run(past, jobs, n, log);
+	for (uint32_t i = 0; !r && i < past->n; i++)
+		if (past->growth[i] && growth_failed(past->growth[i]))
+			r = -ENOMEM;
+	return r;
 }
 
 int relive_target(struct logstore *ls, const struct log_target *t, const struct relive_options *o,

@@ -13,7 +13,17 @@
 #include <string.h>
 #include <cmocka.h>
 #include <pcptune/rules.h>
-#include "eval/growth.h"
+
+static bool no_memory;
+
+static void *failing_calloc(size_t n, size_t size)
+{
+	return no_memory ? NULL : calloc(n, size);
+}
+
+#define calloc failing_calloc
+#include "eval/growth.c"
+#undef calloc
 #include "eval/lists.h"
 
 #define CALLS	1000000u
@@ -319,6 +329,24 @@ static void a_record_of_nothing_does_no_harm(void **state)
 	likeness_free(&l);
 }
 
+static void what_was_not_worked_out_is_known(void **state)
+{
+	struct pcptune_band still = {.n = 1};
+	struct walk w = {.band = &still, .high_now = 400, .batch = BATCH, .rules = 4};
+	struct likeness_limits at = {400, BATCH, SCALE, PCPTUNE_RULES_G4};
+	struct growth *g = growth_new(&w);
+
+	(void)state;
+	growth_at(g, &at);
+	assert_false(growth_failed(g));
+	no_memory = true;
+	at.batch++;
+	assert_int_equal(growth_at(g, &at).refill, at.batch);
+	no_memory = false;
+	assert_true(growth_failed(g));
+	growth_free(g);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -328,6 +356,7 @@ int main(void)
 		cmocka_unit_test(a_likeness_has_the_same_swings),
 		cmocka_unit_test(breaks_that_nobody_saw_are_fitted),
 		cmocka_unit_test(a_record_of_nothing_does_no_harm),
+		cmocka_unit_test(what_was_not_worked_out_is_known),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

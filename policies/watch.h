@@ -9,8 +9,9 @@
  *	     a margin; what was never part of it, at the bottom or as room at the top, is spare
  *   hold    how long nothing is lowered after a raise. A lowering that is followed by a raise was
  *	     an error: the hold time grows to twice what it was, or twice the time since the last
- *	     raise, at most 10 min, and the high that was needed is kept while the CPU works. What
- *	     stood for 10 min makes that forgotten. So no CPU goes to and fro.
+ *	     raise, at most 10 min, and the high that was needed is kept while the CPU works, as
+ *	     far as its intervals can hide that it is needed. What stood for 10 min makes that
+ *	     forgotten. So no CPU goes to and fro.
  *
  * All of it is in the state of the policy that includes this: flat, without pointers, integers.
  */

@@ -9,8 +9,9 @@
  * merged. Policies that ask for records are given them.
  *
  * Batches that grow depend on runs of calls, which no record has; the rules are tried on walks with
- * the same swings, and corrected by what was measured where they were in force (growth.h). high that moves by rules of its own is taken where what refills
- * add and what decay takes are equal. Waits are scaled from those that were measured.
+ * the same swings, and corrected by what was measured where they were in force (growth.h). high that
+ * moves by rules of its own is taken where what refills add and what decay takes are equal. Waits
+ * are scaled from those that were measured.
  *
  * Everything adds up in integers, so results of several targets, logs and runs can be added in any
  * order (relive_add()).

@@ -7,7 +7,8 @@
  *   chunk   version, number of LIST, ZCTR, PCTR and GAUGE rows of counters.def, number of CPUs,
  *           samples
  *   sample  presence of (seq, time, dt, cpu_us, mem_available, flags, records, and from version 2
- *           on long holds), then those that are present: differences to what the last sample suggests; then the records
+ *           on long holds), then those that are present: differences to what the last sample
+ *           suggests; then the records
  *   record  step of the index << 2 | how the bitmap is told, the bitmap, the present fields
  *
  * A field that is what its prediction says is not present. Predictions come from counters.def's

@@ -6,7 +6,8 @@
  *
  * The model, per CPU and step: a burst of pages is allocated and freed through list 0. While `high`
  * is below MODEL_ENOUGH the burst goes to the zone (a refill and a drain, the lock contended now
- * and then); above it, one burst in 16 does. So a policy that raises high sees fewer misses.
+ * and then); above it, one burst in 16 does. So a policy that raises high sees fewer misses. With
+ * `served`, bursts have sizes of their own, and go to the zone only where they do not fit on a list.
  *
  * Stores follow the rules of segment.h (atomic words, tail with release, values before ack), so
  * that a reader under TSan sees what it would see from the allocator. One thread.

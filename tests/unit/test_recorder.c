@@ -220,24 +220,33 @@ static void a_full_ring_merges(void **state)
 	assert_in_range((uint64_t)-sum.lowest, 19000, 20100);
 }
 
+/* A child that fills its ring; stops: and stops, before it does a little more. */
+static pid_t start_too_much(bool stops)
+{
+	pid_t pid;
+
+	fflush(NULL);
+	pid = fork();
+	if (pid)
+		return pid;
+	setenv("PCPTUNE_SOCKET", "", 1);
+	putenv(setting);
+	too_much();
+	if (stops) {
+		raise(SIGSTOP);
+		swing(1000, 0);
+	}
+	_exit(0);
+}
+
 /* ... since what comes after one has room again has it all. */
 static void a_full_ring_that_is_emptied_goes_on(void **state)
 {
 	uint64_t rows;
 	int status;
-	pid_t pid;
+	pid_t pid = start_too_much(true);
 
 	(void)state;
-	fflush(NULL);
-	pid = fork();
-	if (!pid) {
-		setenv("PCPTUNE_SOCKET", "", 1);
-		putenv(setting);
-		too_much();
-		raise(SIGSTOP);
-		swing(1000, 0);
-		_exit(0);
-	}
 	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
 	assert_true(WIFSTOPPED(status));
 	assert_int_equal(recorder_pass(r, &rows), 0);
@@ -257,17 +266,9 @@ static void a_slow_recorder_is_waited_for(void **state)
 	struct timespec pause = {0, 5000000};
 	uint64_t rows;
 	int status;
-	pid_t pid;
+	pid_t pid = start_too_much(false);
 
 	(void)state;
-	fflush(NULL);
-	pid = fork();
-	if (!pid) {
-		setenv("PCPTUNE_SOCKET", "", 1);
-		putenv(setting);
-		too_much();
-		_exit(0);
-	}
 	while (waitpid(pid, &status, WNOHANG) != pid) {
 		assert_int_equal(recorder_pass(r, &rows), 0);
 		nanosleep(&pause, NULL);

@@ -69,10 +69,10 @@ int pcpa_owns(const void *address)
 /* ---- the fast path ---- */
 
 /*
- * One hot section. Whatever is unusual (not set up, locked mode, the huge order, a list that is empty
- * or full, an abort, a wrong address, a block of another zone than this CPU's, an area elsewhere) is
- * left to the slow path, which asks all again. Lists of orders 0 to PCPTUNE_COSTLY_ORDER have the
- * index of their order.
+ * One hot section. Whatever is unusual (not set up, locked mode, the huge order, a list that is
+ * empty or full, an abort, a wrong address, a block of another zone than this CPU's, an area
+ * elsewhere) is left to the slow path, which asks all again. Lists of orders 0 to
+ * PCPTUNE_COSTLY_ORDER have the index of their order.
  */
 
 /* Is a list of this order served by sections? */
@@ -398,7 +398,9 @@ static unsigned order_of(size_t pages)
 	return pages <= 1 ? 0 : (unsigned)(64 - __builtin_clzl(pages - 1));
 }
 
-/* The zone of a row of buddy blocks, the largest first, each of them in use; NULL after a report. */
+/*
+ * The zone of a row of buddy blocks, the largest first, each of them in use; NULL after a report.
+ */
 static struct pcpa_zone *check_row(char *block, size_t pages, const void *caller)
 {
 	unsigned order = pcpa_piece_order(0, pages);

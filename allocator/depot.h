@@ -4,12 +4,13 @@
  *
  * A batch that is drained is most likely asked for again at once. To merge its pages and to split
  * them off again costs some thirty nanoseconds a page; to keep their addresses in an array costs
- * less than one. So the zone keeps, in front of the buddy system, stacks of blocks: for each CPU and
- * order a small one (a front), so that blocks come back to the CPU whose caches know them, and
+ * less than one. So the zone keeps, in front of the buddy system, stacks of blocks: for each CPU
+ * and order a small one (a front), so that blocks come back to the CPU whose caches know them, and
  * their descriptors do not wander; and for each order a larger one that all share, in which the
  * pages of a program that allocates on one CPU and frees on another change sides. What is in the
  * depot is free in the zone in every respect but one: it does not merge. (Longer blocks, of which
- * there are few, are kept beside it: rows.h. What is said here of a front includes those of its CPU.)
+ * there are few, are kept beside it: rows.h. What is said here of a front includes those of its
+ * CPU.)
  *
  * Bounds. A front holds up to PCPA_FRONT_PAGES of an order (four batches), a shared stack up to
  * PCPA_SHARED_PAGES (two of the largest moves of the default settings), and both together less
@@ -71,9 +72,10 @@ void pcpa_depot_make(struct pcpa_zone *z, uint32_t n_slots, uint32_t cpus);
  * a list whose tail they are put before hands the first one out first. Less than n are at the upper
  * places. Returns their number.
  *
- * What comes off the front is copied by pcpa_depot_fetch() after the hold, and all are tagged there:
- * their tags are those of no place in use, and nobody looks at them. So blocks are pushed on a front
- * and taken off its top by who holds the lists of that slot alone; others pass PCPA_NO_FRONT.
+ * What comes off the front is copied by pcpa_depot_fetch() after the hold, and all are tagged
+ * there: their tags are those of no place in use, and nobody looks at them. So blocks are pushed on
+ * a front and taken off its top by who holds the lists of that slot alone; others pass
+ * PCPA_NO_FRONT.
  */
 uint32_t pcpa_depot_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t n,
 			 const struct pcpa_places *to, struct pcpa_claim *ret_claim);

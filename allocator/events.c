@@ -2,21 +2,21 @@
 /*
  * The program's side of a recording: see events.h and pcptune/events.h.
  *
- * A look finds how often each list was freed to and allocated from since the look before: that is an
- * event. What it says of the order is for the reader to guess (lib/recorder.c).
+ * A look finds how often each list was freed to and allocated from since the look before: that is
+ * an event. What it says of the order is for the reader to guess (lib/recorder.c).
  *
  * Rings are made when somebody who wants them was found, and not before: they are megabytes, and
- * each program of a build would have its own. They come and go with every pcp.lock held, so that who
- * holds one sees them or does not; the windows of the lists are laid anew then, and what lies on
- * them at that moment is noted. Who waits for room in a ring holds nothing, and may look at it still
- * when it has gone. So the addresses of rings are theirs for good, and read as empty rings when there
- * are none.
+ * each program of a build would have its own. They come and go with every pcp.lock held, so that
+ * who holds one sees them or does not; the windows of the lists are laid anew then, and what lies
+ * on them at that moment is noted. Who waits for room in a ring holds nothing, and may look at it
+ * still when it has gone. So the addresses of rings are theirs for good, and read as empty rings
+ * when there are none.
  *
  * The parent's rings must not be written by its child. Where the environment names the recorder it
  * gets new ones; where the daemon brought it, that was for the parent alone, and it has none.
  *
- * hello, sock and joined are written by the first allocation, by the agent under attach_lock, and by
- * the child of a fork.
+ * hello, sock and joined are written by the first allocation, by the agent under attach_lock, and
+ * by the child of a fork.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -46,8 +46,11 @@
 static struct pcptune_events_hello hello;
 static struct sockaddr_un place;
 static struct pcpa_fd sock = {.fd = -1};
-static uint32_t joined;	  /* atomic: the recorder came by way of the daemon */
-/* atomic: 1 and the number of a ring that it left full for so long that nobody waits for it; 0: none */
+static uint32_t joined; /* atomic: the recorder came by way of the daemon */
+/*
+ * atomic: 1 and the number of a ring that it left full for so long that nobody waits for it; 0:
+ * none
+ */
 static uint32_t given_up;
 static uint64_t stood_at; /* tail of that ring */
 static char *addresses;	  /* of rings, once there were any */
@@ -116,7 +119,10 @@ static char *make_rings(int *ret_fd)
 	return addresses = map;
 }
 
-/* The memory of rings that nobody writes to any more. If it can not go now, the next ones take its place. */
+/*
+ * The memory of rings that nobody writes to any more. If it can not go now, the next ones take its
+ * place.
+ */
 static void drop_rings(void)
 {
 	map_there(PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
@@ -371,8 +377,8 @@ static bool has_room(const struct pcptune_event_ring *r, uint64_t tail)
 }
 
 /*
- * Until it goes on with the ring that it was given up for: that others have room says only that little
- * happens on their CPUs.
+ * Until it goes on with the ring that it was given up for: that others have room says only that
+ * little happens on their CPUs.
  */
 static bool stands_still(char *rings)
 {
@@ -396,8 +402,8 @@ static void give_up(const struct pcptune_cpu_block *b, uint64_t tail)
 
 /*
  * A recorder that shares its CPU with many threads would come too late for most of what they do, so
- * they wait for it, before a slow path, when they hold nothing. One that stood still for long is not
- * waited for again until it goes on.
+ * they wait for it, before a slow path, when they hold nothing. One that stood still for long is
+ * not waited for again until it goes on.
  */
 void pcpa_events_wait(const struct pcptune_cpu_block *b)
 {

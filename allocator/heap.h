@@ -47,7 +47,8 @@ struct pcpa_heap {
 	struct pcptune_seg_header *header;
 	char *cpus;
 	struct pcptune_track *tracks; /* one for each CPU block; NULL: none */
-	char *events; /* rings for a recorder (events.h), written with every pcp.lock held; NULL: none */
+	/* rings for a recorder (events.h), written with every pcp.lock held; NULL: none */
+	char *events;
 	struct pcptune_proc_block *proc;
 	size_t segment_size;
 };

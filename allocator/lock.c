@@ -46,10 +46,10 @@ static void wake_one(uint32_t *word)
 /*
  * The patience is over. `hungry` is counted up before the word is set to 2, and the release of a
  * marked word looks at it after the word was set to 0 (all in one total order): either we find the
- * word 0 and have the lock, or some holder from now on finds the word 2, then us, and hands over; or
- * he wipes our mark out, and we set it again. Nobody leaves but as the owner, and an owner counts
- * himself out first. So an owner who sees somebody hungry can rely on him to take the grant. While
- * one is on its way the word is not 0.
+ * word 0 and have the lock, or some holder from now on finds the word 2, then us, and hands over;
+ * or he wipes our mark out, and we set it again. Nobody leaves but as the owner, and an owner
+ * counts himself out first. So an owner who sees somebody hungry can rely on him to take the grant.
+ * While one is on its way the word is not 0.
  */
 static void wait_hungry(struct pcpa_lock *lock)
 {
@@ -108,7 +108,9 @@ void pcpa_lock_release_marked(struct pcpa_lock *lock)
 		}
 		__atomic_exchange_n(&lock->word, 0, __ATOMIC_SEQ_CST);
 		wake_one(&lock->word);
-		/* one who became hungry in between: is the word 0, we are the holder who hands over */
+		/*
+		 * one who became hungry in between: is the word 0, we are the holder who hands over
+		 */
 		if (!__atomic_load_n(&lock->hungry, __ATOMIC_SEQ_CST) ||
 		    __atomic_exchange_n(&lock->word, 2, __ATOMIC_SEQ_CST))
 			break;

@@ -6,14 +6,15 @@
  * the child what the parent took. The futexes are private, since the lock is in private memory.
  *
  * Whoever comes by may take a free lock before one that was just woken can: that keeps the lock
- * busy, but could go against the same sleeper for seconds. So one that waited for PCPA_LOCK_PATIENCE_NS
- * counts itself in `hungry`, and gets the lock from a release by hand: `grant` is 1, the word never
- * becomes 0.
+ * busy, but could go against the same sleeper for seconds. So one that waited for
+ * PCPA_LOCK_PATIENCE_NS counts itself in `hungry`, and gets the lock from a release by hand:
+ * `grant` is 1, the word never becomes 0.
  *
- * A release is a load and a store: a locked instruction there would be a sixth of a short hold. So a
- * sleeper that marks the word between the two loses its mark, and nobody wakes it. That takes a
+ * A release is a load and a store: a locked instruction there would be a sixth of a short hold. So
+ * a sleeper that marks the word between the two loses its mark, and nobody wakes it. That takes a
  * holder that is interrupted there, or one whose store is on its way longer than a sleeper needs to
- * fall asleep. Sleepers therefore never sleep for longer than PCPA_LOCK_PATIENCE_NS without looking.
+ * fall asleep. Sleepers therefore never sleep for longer than PCPA_LOCK_PATIENCE_NS without
+ * looking.
  */
 #ifndef PCPA_LOCK_H
 #define PCPA_LOCK_H

@@ -13,9 +13,9 @@
  * finds the lists locked goes to the zone directly. A call inside a signal handler that
  * interrupted a zone lock (pcpa_in_zone) uses the lists as far as they go without the zone.
  *
- * Of a locked list `mark` and `bound` are the positions at which a pop and a push look closer: where
- * it is empty or full, or where the band tracker wants to know (track.h). So they are set anew
- * whenever the tail moved.
+ * Of a locked list `mark` and `bound` are the positions at which a pop and a push look closer:
+ * where it is empty or full, or where the band tracker wants to know (track.h). So they are set
+ * anew whenever the tail moved.
  */
 #include <errno.h>
 #include <linux/futex.h>

@@ -86,8 +86,8 @@ void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order);
 size_t pcpa_pcp_alloc_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			   void **blocks);
 /*
- * A row of so many pages (9 and more) at a multiple of 2^order, which is no less: from the zone past
- * every list. NULL as above.
+ * A row of so many pages (9 and more) at a multiple of 2^order, which is no less: from the zone
+ * past every list. NULL as above.
  */
 void *pcpa_pcp_alloc_row(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t pages);
 /* A whole row, whose blocks were checked by the caller. */
@@ -95,16 +95,17 @@ void pcpa_pcp_free_row(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, uint32_
 /* Blocks of one order in zone z, checked by the caller. Always succeed. */
 void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *block);
 /*
- * The same for n blocks; returns how many were freed. Less: the next one is in use no more, since it
- * is in the row twice.
+ * The same for n blocks; returns how many were freed. Less: the next one is in use no more, since
+ * it is in the row twice.
  */
 size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
 			  void *const *blocks);
 
 /*
- * The list of an order up to PCPTUNE_COSTLY_ORDER, of this CPU in its own zone, did not serve a section
- * that takes a block, or gives one of the zone `given` (else NULL). True: it came to the edge of its window, which was moved, was
- * refilled, or has room now, and the section may be tried again. False: whatever is unusual.
+ * The list of an order up to PCPTUNE_COSTLY_ORDER, of this CPU in its own zone, did not serve a
+ * section that takes a block, or gives one of the zone `given` (else NULL). True: it came to the
+ * edge of its window, which was moved, was refilled, or has room now, and the section may be tried
+ * again. False: whatever is unusual.
  */
 bool pcpa_sections_passed(unsigned order, const struct pcpa_zone *given);
 

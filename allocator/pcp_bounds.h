@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Lists served by sections: how far pushes and pops may go, and how that is changed while they go on.
- * The inner half of pcp_sections.c, inline since it is most of what a refill or a drain costs beside
- * the blocks themselves. Everything here is with pcp.lock held.
+ * Lists served by sections: how far pushes and pops may go, and how that is changed while they go
+ * on. The inner half of pcp_sections.c, inline since it is most of what a refill or a drain costs
+ * beside the blocks themselves. Everything here is with pcp.lock held.
  *
  * Bounds. `high` is for all lists of a CPU, `room` for each; `bound` says the same to a push, which
  * stops when its place is that very one. So it must never be left behind the head: it is moved like

@@ -14,9 +14,9 @@ void pcpa_pcp_wake(struct pcptune_cpu_block *b);
 #define PCPA_MAX_MOVE (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE)
 
 /*
- * pcp.lock is 0, or says who holds it, so that a signal handler knows when it interrupted the holder:
- * the address of a thread-local word, shortened. Two threads that look the same merely do not wait
- * for each other. Bit 0: somebody sleeps for it.
+ * pcp.lock is 0, or says who holds it, so that a signal handler knows when it interrupted the
+ * holder: the address of a thread-local word, shortened. Two threads that look the same merely do
+ * not wait for each other. Bit 0: somebody sleeps for it.
  */
 #define PCPA_PCP_SLEEPERS 1u
 
@@ -63,7 +63,9 @@ static inline uint32_t pcpa_slot_of(const struct pcptune_cpu_block *b)
 {
 	uint32_t index = pcpa_index_of(b);
 
-	/* mostly there is one zone, and a division would be a good part of a slow path's arithmetic */
+	/*
+	 * mostly there is one zone, and a division would be a good part of a slow path's arithmetic
+	 */
 	return __builtin_expect(index < pcpa_heap.n_slots, 1) ? index : index % pcpa_heap.n_slots;
 }
 

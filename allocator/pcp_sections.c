@@ -12,15 +12,15 @@
  * all. A drain empties the place of the highest block that it takes, moves the tail, and then gives
  * to the zone what lies below it. Emptying that place is a section, which finds that nothing was
  * pushed or popped since the place was chosen; or, when we are on another CPU by now, a store with
- * the sections stopped. Pushes can not run into those places: room, plus the largest move, is within
- * the ring.
+ * the sections stopped. Pushes can not run into those places: room, plus the largest move, is
+ * within the ring.
  *
  * What the rules want to know of each operation follows from the words: how many allocations and
  * frees there were since the last slow path. Of their order it is known how many frees of a list
  * came after its last allocation. The earlier ones are taken to have been before all of these.
- * Differences to locked lists: consecutive high-order frees are noticed when a list of such an order
- * has no room, and it is taken from numbers whether the free before was one; a change of the zone's
- * state is seen at the next slow path.
+ * Differences to locked lists: consecutive high-order frees are noticed when a list of such an
+ * order has no room, and it is taken from numbers whether the free before was one; a change of the
+ * zone's state is seen at the next slow path.
  *
  * Tags. Blocks on these lists are tagged as in use. A wrong free that the tag gives away (a block
  * of the zone, another order, the middle of a block) is refused at once. A block that was freed
@@ -390,7 +390,8 @@ void pcpa_pcp_ring_next(struct pcptune_cpu_block *b)
 
 /*
  * The caller's try for pcp.lock of lists that were served by sections a moment ago. Given up
- * meanwhile, they are locked lists, and nothing here may touch them. 0, -EBUSY, -EAGAIN: look again.
+ * meanwhile, they are locked lists, and nothing here may touch them. 0, -EBUSY, -EAGAIN: look
+ * again.
  */
 static int enter(struct pcptune_cpu_block *b)
 {

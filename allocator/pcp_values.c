@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lists of a CPU from their first use on: where their places come from, and by which values they
- * are run.
+ * The lists of a CPU from their first use on: where their places come from, and by which values
+ * they are run.
  *
- * Values are our own defaults, or those of a control word, as long as its lease lasts. They are taken
- * over by whoever holds pcp.lock anyway, and what lists hold beyond them is drained at once. A CPU
- * whose places were refused (no address space) goes to the zone, and asks again later.
+ * Values are our own defaults, or those of a control word, as long as its lease lasts. They are
+ * taken over by whoever holds pcp.lock anyway, and what lists hold beyond them is drained at once.
+ * A CPU whose places were refused (no address space) goes to the zone, and asks again later.
  */
 #include <errno.h>
 #include <sys/mman.h>

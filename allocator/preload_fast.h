@@ -52,8 +52,8 @@ extern struct preload_only_zone preload_only_zone;
  */
 struct preload_mine {
 	uint64_t gathered;
-	uint32_t
-		guess; /* the tag of a block in use of the order of all that was gathered last, or: */
+	/* the tag of a block in use of the order of all that was gathered last, or: */
+	uint32_t guess;
 };
 
 /* Before there are sections a thread must not enter one: their `offset` is not set. */

@@ -7,8 +7,8 @@
  * and a static arena serves it. Two threads may look up at the same time: both find the same
  * addresses, and each stores them whole before the flag preload_next_found (release), so a reader
  * that sees the flag (acquire) sees all of them. malloc and free look at their own address alone,
- * which is stored with release, too, because what it needs was written before. No lock is held while
- * the dynamic linker runs.
+ * which is stored with release, too, because what it needs was written before. No lock is held
+ * while the dynamic linker runs.
  */
 #include "allocator/preload.h"
 #include "allocator/fork.h"

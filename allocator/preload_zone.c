@@ -4,9 +4,9 @@
  *
  * Lengths. free() is told an address alone. A block of up to 8 pages is one buddy block, and the
  * tag of its first page has its order. A longer one is a row of buddy blocks: how many pages it has
- * is kept in a table beside the zone, 16 bits for each of its pages, reserved at the first block and
- * backed by memory only where rows begin. The blocks of a row are marked (PCPA_ROW), since each of
- * them looks like a block of its own otherwise. All this is written by the thread that owns the
+ * is kept in a table beside the zone, 16 bits for each of its pages, reserved at the first block
+ * and backed by memory only where rows begin. The blocks of a row are marked (PCPA_ROW), since each
+ * of them looks like a block of its own otherwise. All this is written by the thread that owns the
  * block, before it returns the address and before it gives the pages back. free() takes the length
  * out with an exchange, so that of two frees of one row (a bug of the program) only one gets
  * through, and the other is reported.

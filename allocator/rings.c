@@ -5,7 +5,8 @@
  * The lists of a CPU have one reservation with a part for each. In a part come the page of the
  * segment that the line is in, mapped a second time, and the ring, at the same distance from the
  * line in every part. Lines are neighbours in the segment and may lie in two pages: then the second
- * page comes a page later in its part, so that from one twin to the next it is always the same step.
+ * page comes a page later in its part, so that from one twin to the next it is always the same
+ * step.
  *
  * A shared page is mapped again by mremap(2) with an old size of 0, which needs no descriptor: the
  * program may have closed ours. Called with pcp.lock held, and the sections stopped where there

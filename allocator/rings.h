@@ -33,7 +33,9 @@
 
 /* Can pages of the segment be mapped twice here? */
 bool pcpa_rings_possible(void);
-/* Rings for all lists of a CPU: private_ring and limit are set. false: no address space; none are. */
+/*
+ * Rings for all lists of a CPU: private_ring and limit are set. false: no address space; none are.
+ */
 bool pcpa_rings_map(struct pcptune_cpu_block *b);
 /* In the child of a fork: the twins are those of its own segment. false: they could not be had. */
 bool pcpa_rings_rebind(struct pcptune_cpu_block *b);

@@ -98,7 +98,10 @@ uint32_t pcpa_rows_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uint
 	return PCPA_NO_PAGE;
 }
 
-/* One that began at another place than it does when it is cut off would not fit where it is asked for. */
+/*
+ * One that began at another place than it does when it is cut off would not fit where it is asked
+ * for.
+ */
 static bool is_placed(uint32_t pfn, uint32_t pages)
 {
 	return !(pfn & ((UINT32_C(2) << (31 - __builtin_clz(pages - 1))) - 1));

@@ -2,17 +2,17 @@
 /*
  * Rows: long blocks that no list serves, kept whole for a while.
  *
- * Blocks of the orders without a list, and those that are no power of two pages long (a row of buddy
- * blocks, the largest first), are cut off larger ones and merge again when they come back. A program
- * that takes a buffer of one size again and again pays for both each time. So the zone keeps, in
- * front of the buddy system, the last few of each CPU as they came; one that is asked for the same
- * number of pages hands out the newest that fits. Like what is in the depot they are free in every
- * respect but that they do not merge, and their blocks are tagged PCPA_IN_DEPOT.
+ * Blocks of the orders without a list, and those that are no power of two pages long (a row of
+ * buddy blocks, the largest first), are cut off larger ones and merge again when they come back. A
+ * program that takes a buffer of one size again and again pays for both each time. So the zone
+ * keeps, in front of the buddy system, the last few of each CPU as they came; one that is asked for
+ * the same number of pages hands out the newest that fits. Like what is in the depot they are free
+ * in every respect but that they do not merge, and their blocks are tagged PCPA_IN_DEPOT.
  *
- * Bounds. PCPA_ROWS rows and PCPA_ROWS_PAGES pages for each CPU, all CPUs together at most a 64th of
- * the zone. The oldest leave for a newer one. What nobody asked for between two looks of the agent
- * leaves; nothing enters while the zone is below its watermarks; everything leaves before the zone
- * says that it has nothing, and when memory is given back on demand.
+ * Bounds. PCPA_ROWS rows and PCPA_ROWS_PAGES pages for each CPU, all CPUs together at most a 64th
+ * of the zone. The oldest leave for a newer one. What nobody asked for between two looks of the
+ * agent leaves; nothing enters while the zone is below its watermarks; everything leaves before the
+ * zone says that it has nothing, and when memory is given back on demand.
  *
  * All of it is read and written under the zone lock, but for the numbers that rows_has() looks at.
  */
@@ -36,8 +36,8 @@ static inline bool pcpa_rows_order(unsigned order)
 void pcpa_rows_make(struct pcpa_zone *z, uint32_t n_slots, uint32_t cpus);
 
 /*
- * Under the zone lock: a row of so many pages at a multiple of 2^order, its blocks tagged as in use.
- * PCPA_NO_PAGE: there is none.
+ * Under the zone lock: a row of so many pages at a multiple of 2^order, its blocks tagged as in
+ * use. PCPA_NO_PAGE: there is none.
  */
 uint32_t pcpa_rows_take(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t pages);
 /*

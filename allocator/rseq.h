@@ -17,17 +17,17 @@
  * compares its place with `bound`. The words of a list:
  *
  *   word      sections of the CPU; pcp.lock held and the sections stopped
- *   places    below the tail: whoever holds pcp.lock. A refill may fill them while sections run, the
- *             highest last. To take blocks away from the tail one place becomes NULL, by a section
- *             that finds `word` as it was when that place was chosen
+ *   places    below the tail: whoever holds pcp.lock. A refill may fill them while sections run,
+ *             the highest last. To take blocks away from the tail one place becomes NULL, by a
+ *             section that finds `word` as it was when that place was chosen
  *   tail      whoever holds pcp.lock
  *   bound     whoever holds pcp.lock, by a section as above: it is never below the head
- *   mark      pops: the word after it. How many pushes followed the last pop tells the rules how many
- *             frees there were in a row
+ *   mark      pops: the word after it. How many pushes followed the last pop tells the rules how
+ *             many frees there were in a row
  *
- * `reserved` of a list is the mask of its ring here, and in its upper half the bits that are 0 in the
- * number of a page at which a block of the list begins. Other words of a CPU lie in its sixth list.
- * Sections find a list by its twin (rings.h).
+ * `reserved` of a list is the mask of its ring here, and in its upper half the bits that are 0 in
+ * the number of a page at which a block of the list begins. Other words of a CPU lie in its sixth
+ * list. Sections find a list by its twin (rings.h).
  */
 #ifndef PCPA_RSEQ_H
 #define PCPA_RSEQ_H
@@ -127,8 +127,8 @@ const char *pcpa_rseq_why_not(void);
 /* Chooses the mode by PCPALLOC_MODE and what can be had; everything but the mode is set up. */
 void pcpa_rseq_start(void);
 /*
- * Puts the lists of a CPU block into the tables, if nothing is set in `stop`; else the idle list. By
- * the holder of pcp.lock.
+ * Puts the lists of a CPU block into the tables, if nothing is set in `stop`; else the idle list.
+ * By the holder of pcp.lock.
  */
 void pcpa_rseq_show(struct pcptune_cpu_block *b);
 /*

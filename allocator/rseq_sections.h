@@ -17,9 +17,9 @@
 #define PCPA_RETURN_IN "=&a" /* where a function returns it */
 
 /*
- * Where the area is: before glibc 2.41 a number for each release, here that of 2.36; the Makefile asks
- * the one at hand. A hot section has it as a constant: all that follows in a section is found by the
- * CPU id, and so would wait for the distance to be loaded first.
+ * Where the area is: before glibc 2.41 a number for each release, here that of 2.36; the Makefile
+ * asks the one at hand. A hot section has it as a constant: all that follows in a section is found
+ * by the CPU id, and so would wait for the distance to be loaded first.
  */
 #ifndef PCPA_HOT_AREA
 #define PCPA_HOT_AREA 2336
@@ -233,8 +233,8 @@ no:
 }
 
 /*
- * The same two for what is called most: any order, at any time, and the area is where it is known to
- * be. Loads are kept in order by the processor. Where no place is known, they are the two above.
+ * The same two for what is called most: any order, at any time, and the area is where it is known
+ * to be. Loads are kept in order by the processor. Where no place is known, they are the two above.
  */
 #ifdef PCPA_HOT_AREA
 

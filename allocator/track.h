@@ -4,11 +4,11 @@
  *
  * From the turning points follows what any other `high` would have moved (pcptune/tracker.h). The
  * position is in the words of the lists already, so nothing is added to a push or a pop. What they
- * test anyway, whether there is a block and whether there is room, is made to fail a little earlier:
- * a window lies around the position of each list, and who comes to its edge takes the slow path,
- * which looks at the words of all lists, pushes the position into the tracker, and lays the window
- * anew. The position is pushed, too, wherever a slow path comes by for another reason: refill,
- * drain, a change of `high`, an owner from elsewhere.
+ * test anyway, whether there is a block and whether there is room, is made to fail a little
+ * earlier: a window lies around the position of each list, and who comes to its edge takes the slow
+ * path, which looks at the words of all lists, pushes the position into the tracker, and lays the
+ * window anew. The position is pushed, too, wherever a slow path comes by for another reason:
+ * refill, drain, a change of `high`, an owner from elsewhere.
  *
  * Windows. Lists that only oscillate never come to an edge. One that runs in a direction would come
  * to many, each a lock and a few stores; but on the way nothing is to be learnt, only where it
@@ -66,7 +66,10 @@ static inline struct pcpa_window pcpa_track_window(const struct pcptune_track *t
 
 /* First use of a CPU, and after a fork: at position 0, with the words as they are. */
 void pcpa_track_begin(struct pcptune_cpu_block *b);
-/* Other windows than before for all lists, which the caller has for himself until he lets go of them. */
+/*
+ * Other windows than before for all lists, which the caller has for himself until he lets go of
+ * them.
+ */
 void pcpa_track_anew(struct pcptune_cpu_block *b);
 /* Takes the position of now. */
 void pcpa_track_look(struct pcptune_cpu_block *b);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a look at the lists of a CPU tells the band tracker (track.h). Inline, since it is most of what
- * a run costs.
+ * What a look at the lists of a CPU tells the band tracker (track.h). Inline, since it is most of
+ * what a run costs.
  */
 #ifndef PCPA_TRACK_LOOK_H
 #define PCPA_TRACK_LOOK_H

@@ -182,8 +182,8 @@ void pcpa_zone_give(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcpa
 uint32_t pcpa_zone_take_run(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t *ret_pfn);
 void pcpa_zone_give_run(struct pcpa_zone *z, uint32_t pfn, uint32_t end);
 /*
- * Under the lock: a row of `pages` pages, at most 2^order, at a multiple of 2^order. Its blocks, the
- * largest first, are tagged as in use. PCPA_NO_PAGE: no memory.
+ * Under the lock: a row of `pages` pages, at most 2^order, at a multiple of 2^order. Its blocks,
+ * the largest first, are tagged as in use. PCPA_NO_PAGE: no memory.
  */
 uint32_t pcpa_zone_take_row(struct pcpa_zone *z, unsigned order, uint32_t pages);
 

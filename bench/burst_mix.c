@@ -3,10 +3,10 @@
  * burst_mix: threads that take and give back bursts, each of a size of its own.
  *
  * Sizes go from 40 to 20,000 pages in even steps of the logarithm, so that every high has threads
- * that stay below it and threads that swing through it. Each burst is drawn between half and one and
- * a half times that size; one in two is given back in part only, and the rest with a later one. Of
- * each four threads one has blocks of 1, 2, 4 and 8 pages mixed, and one goes the other way for one
- * block in ten.
+ * that stay below it and threads that swing through it. Each burst is drawn between half and one
+ * and a half times that size; one in two is given back in part only, and the rest with a later one.
+ * Of each four threads one has blocks of 1, 2, 4 and 8 pages mixed, and one goes the other way for
+ * one block in ten.
  *
  * With PCPALLOC_CPUS set to the number of threads each has the lists of a virtual CPU to itself
  * (threads make their first call in turn, so it is always the same one), and what it does follows

@@ -8,10 +8,10 @@
  *
  *   lists [--bulk-free | --track] [ROUNDS]    default 40
  *
- * This program finds the exported functions in the shared library, lists-archive has them linked in.
- * The difference is what a call costs whose target is far away, and which goes by an address in
- * memory: `shared` pays it, too, and is the least that the former can reach; `called` is that of the
- * latter.
+ * This program finds the exported functions in the shared library, lists-archive has them linked
+ * in. The difference is what a call costs whose target is far away, and which goes by an address in
+ * memory: `shared` pays it, too, and is the least that the former can reach; `called` is that of
+ * the latter.
  *
  * With --bulk-free the three ways in which a drain can hand its blocks to the zone
  * (PCPALLOC_BULK_FREE) are compared instead, where drains are what counts: with a high so small

@@ -7,8 +7,8 @@
  * --api pcpa uses pcpa_alloc(); --api malloc uses malloc(4096), so that any allocator can be
  * measured, also one that was preloaded. The counters come from pcpa_get_stats() and are split at
  * --settle seconds after the start, so that what a tuner needs to find its values is not mixed
- * with what it reaches. With --iterations each thread does so many instead, so that runs of one kind
- * ask for the same pages however fast they are.
+ * with what it reaches. With --iterations each thread does so many instead, so that runs of one
+ * kind ask for the same pages however fast they are.
  */
 #include <errno.h>
 #include <getopt.h>

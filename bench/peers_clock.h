@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Time for bench/peers: nanoseconds for stretches, ticks for single calls, and a histogram of ticks.
+ * Time for bench/peers: nanoseconds for stretches, ticks for single calls, and a histogram of
+ * ticks.
  *
  * A tick is one of the time-stamp counter on x86-64 and a nanosecond elsewhere. Ticks are turned
  * into nanoseconds at the end, by a calibration over the whole run. Values below HIST_SUB are

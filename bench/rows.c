@@ -2,11 +2,11 @@
 /*
  * rows: does the live allocator put the generations in the order in which the simulator puts them?
  *
- * A workload of processes (configs/workloads) is run twice for each generation: in the simulator, and
- * by threads that call pcpa_alloc() and pcpa_free(). What the threads ask for comes from the
- * simulator's own demand.c, by a clock of each thread that counts what calls and computing would take
- * there; so both see the same kind of demand, drawn with other dice, and no figure here is a time.
- * Compared are pages from the zone for each page allocated, from the first page on.
+ * A workload of processes (configs/workloads) is run twice for each generation: in the simulator,
+ * and by threads that call pcpa_alloc() and pcpa_free(). What the threads ask for comes from the
+ * simulator's own demand.c, by a clock of each thread that counts what calls and computing would
+ * take there; so both see the same kind of demand, drawn with other dice, and no figure here is a
+ * time. Compared are pages from the zone for each page allocated, from the first page on.
  *
  * The same on both sides: bounds of high, batch, one zone, no decay (without a daemon the allocator
  * has none). Not the same: the simulator has two lists of order 0, the allocator one; and whether a

@@ -3,8 +3,8 @@
  * Advice between `advise`, `apply` and `revert`: one JSON file each, advice/ID.json beside the log
  * that it comes from, readable by its owner alone.
  *
- *	id, made_us, target {name, pid}, policy, params, ... and rows[]: n, zone, cpu, now, then (all
- *	six limits), why; once applied also before, pinned_before, applied
+ *	id, made_us, target {name, pid}, policy, params, ... and rows[]: n, zone, cpu, now, then
+ *	(all six limits), why; once applied also before, pinned_before, applied
  *
  * IDs count up and are never used again while their file is there; the oldest that are not in force
  * are removed beyond KEPT. Files are written whole and renamed into place.

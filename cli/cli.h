@@ -151,10 +151,10 @@ int cmd_help(int argc, char **argv);
 extern const struct cli_option options_run[], options_status[], options_targets[], options_log[];
 extern const struct cli_option options_explain[], options_set[], options_unset[], options_policy[];
 extern const struct cli_option options_policies[], options_counters[], options_check_config[];
-extern const struct cli_option options_simulate[];
 extern const struct cli_option options_advise[], options_apply[], options_revert[];
-extern const struct cli_option options_record[], options_verify[], options_trace[], options_curve[], options_eval[],
-	options_version[], options_help[];
+extern const struct cli_option options_record[], options_verify[], options_trace[];
+extern const struct cli_option options_curve[], options_eval[], options_simulate[];
+extern const struct cli_option options_version[], options_help[];
 
 /* ---- messages ---- */
 

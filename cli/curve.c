@@ -4,8 +4,9 @@
  * a trace, or from the records or, where it has none, the samples of a log (eval/walks.h).
  *
  * The points are at eight values of high an octave, from two batches to where nothing but the net
- * demand moves. What the numbers can not tell is said with them: that lists which share a count cost
- * more, how far the level at the beginning matters, and that samples hold only sums of intervals.
+ * demand moves. What the numbers can not tell is said with them: that lists which share a count
+ * cost more, how far the level at the beginning matters, and that samples hold only sums of
+ * intervals.
  */
 #include "cli/cli.h"
 

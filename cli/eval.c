@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * `pcptune eval`: policies over a trace, in a closed loop, beside what could have been done at best;
- * over logs: eval_log.c.
+ * `pcptune eval`: policies over a trace, in a closed loop, beside what could have been done at
+ * best; over logs: eval_log.c.
  *
- * Each policy is run with every combination of the values that --set gives its parameters. Rows come
- * in the order of the command line, whatever thread was first. What is not known is "-", in JSON
- * null: no number where there is none.
+ * Each policy is run with every combination of the values that --set gives its parameters. Rows
+ * come in the order of the command line, whatever thread was first. What is not known is "-", in
+ * JSON null: no number where there is none.
  */
 #include "cli/eval.h"
 

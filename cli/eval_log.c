@@ -2,9 +2,9 @@
 /*
  * `pcptune eval --db`: policies over the records of logs (eval/relive.h), and `eval merge`.
  *
- * Beside the policies that are asked for there are three rows: what was measured, what the limits as
- * they were would have caused by the same reckoning, and the policies that the log names, run again.
- * How far these two are from what was measured is how far the others may be.
+ * Beside the policies that are asked for there are three rows: what was measured, what the limits
+ * as they were would have caused by the same reckoning, and the policies that the log names, run
+ * again. How far these two are from what was measured is how far the others may be.
  */
 #include "cli/eval.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What `eval` over logs comes to: sums of integers, which can be written (--partial), read and added
- * (eval merge) before they are printed. One table of fields drives writing and reading; the printed
- * figures all come from the sums, so a merged table is the one of a single run.
+ * What `eval` over logs comes to: sums of integers, which can be written (--partial), read and
+ * added (eval merge) before they are printed. One table of fields drives writing and reading; the
+ * printed figures all come from the sums, so a merged table is the one of a single run.
  */
 #ifndef PCPTUNE_CLI_EVAL_TALLY_H
 #define PCPTUNE_CLI_EVAL_TALLY_H

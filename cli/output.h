@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Files that a command writes: to a new file beside the place, which is renamed when it is whole. So
- * a command that fails leaves what was there before.
+ * Files that a command writes: to a new file beside the place, which is renamed when it is whole.
+ * So a command that fails leaves what was there before.
  */
 #ifndef PCPTUNE_CLI_OUTPUT_H
 #define PCPTUNE_CLI_OUTPUT_H

@@ -3,8 +3,8 @@
  * `pcptune record`: movements of the lists of a program, as a trace.
  *
  * Of a target, which runs already and is attached to a daemon, or of a program that is started for
- * it; a "--" tells the two apart. The file appears when the recording has ended; what is on disk then
- * is whole. When the disk is full what could be written is kept, and the exit status says so.
+ * it; a "--" tells the two apart. The file appears when the recording has ended; what is on disk
+ * then is whole. When the disk is full what could be written is kept, and the exit status says so.
  */
 #include "cli/record.h"
 

@@ -37,7 +37,9 @@ void record_free(struct recording *c);
 
 /* "12,345 rows of WHOM in FILE, 12 KB", and what was lost. */
 void record_print(const struct recording *c, const char *whom);
-/* The same for programs, if it was asked for, with what is in more (taken over). As record_end(). */
+/*
+ * The same for programs, if it was asked for, with what is in more (taken over). As record_end().
+ */
 int record_json(const struct recording *c, int status, json_t *more);
 
 int record_program(struct recording *c, char **argv);

@@ -2,14 +2,14 @@
 /*
  * `pcptune record TARGET`: a program that runs already.
  *
- * The daemon asks its agent to begin, and gives us the other end of a socket that the agent sends its
- * rings over (pcptune/events.h, daemon/tracing.c). From then on we read the rings, each millisecond,
- * and the daemon only has to be there: when it goes, its limits do, and what came after would be
- * of another program than what came before.
+ * The daemon asks its agent to begin, and gives us the other end of a socket that the agent sends
+ * its rings over (pcptune/events.h, daemon/tracing.c). From then on we read the rings, each
+ * millisecond, and the daemon only has to be there: when it goes, its limits do, and what came
+ * after would be of another program than what came before.
  *
  * However it ends, the program is asked to write what it has left, and that is waited for; so the
- * trace has every movement up to its end. When we are killed the program sees our socket closed, and
- * lets its rings go. The connection to the daemon is kept for its end of file.
+ * trace has every movement up to its end. When we are killed the program sees our socket closed,
+ * and lets its rings go. The connection to the daemon is kept for its end of file.
  *
  * One thread. Signals only set a word.
  */

@@ -7,10 +7,10 @@
  * to outlive it. What a process sends to us is meant for the program and is passed on. The kernel
  * marks its own signals with SI_KERNEL, which is how the two are told apart.
  *
- * All signals of the table, and the real-time ones, are blocked before the program is started and taken with
- * sigwaitinfo(), so nothing here is asynchronous and nothing is lost. A program that stops on a
- * terminal signal stops us as well, so that the shell sees the job stopped; its SIGSTOP does not,
- * because whoever continues the program then does not know of us.
+ * All signals of the table, and the real-time ones, are blocked before the program is started and
+ * taken with sigwaitinfo(), so nothing here is asynchronous and nothing is lost. A program that
+ * stops on a terminal signal stops us as well, so that the shell sees the job stopped; its SIGSTOP
+ * does not, because whoever continues the program then does not know of us.
  */
 #include "cli/run.h"
 

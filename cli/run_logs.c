@@ -3,10 +3,10 @@
  * The logs that private daemons of `pcptune run` leave: their place, and an end to their number.
  *
  * Each run has a file of its own, run-DATE-TIME-PID.db. Before a new one is added, those older than
- * MAX_DAYS, and those beyond the newest MAX_LOGS, are removed. Only names of that very form, regular
- * files of our own, are ever touched, so a copy under another name stays. A daemon holds
- * a lock (flock) on FILE.lock as long as it writes, which is how a log in use is told apart; whoever only
- * reads a log keeps what it has open.
+ * MAX_DAYS, and those beyond the newest MAX_LOGS, are removed. Only names of that very form,
+ * regular files of our own, are ever touched, so a copy under another name stays. A daemon holds a
+ * lock (flock) on FILE.lock as long as it writes, which is how a log in use is told apart; whoever
+ * only reads a log keeps what it has open.
  */
 #include <ctype.h>
 #include <dirent.h>

@@ -160,7 +160,8 @@ static int of_log(const struct args *a)
 	const struct log_filter all = {.cpu = -1};
 	struct logged l = {text_table_new(), json_array(), 0};
 	struct logstore *ls;
-	int r = l.table && l.list ? cli_open_log(a->db, a->socket, a->json, &ls) : cli_error("no memory");
+	int r = l.table && l.list ? cli_open_log(a->db, a->socket, a->json, &ls)
+				  : cli_error("no memory");
 
 	if (r < 0) {
 		columns(l.table, titles, "><>><<<");

@@ -3,8 +3,9 @@
  * `pcptune trace import|export|info`: trace files from and to comma-separated text, and what is in
  * one.
  *
- * An import that fails leaves what was there before. A trace that is damaged or cut is told so after
- * what could be read of it: export and info give the good rows, say what is lost, and exit with 1.
+ * An import that fails leaves what was there before. A trace that is damaged or cut is told so
+ * after what could be read of it: export and info give the good rows, say what is lost, and exit
+ * with 1.
  */
 #include "cli/output.h"
 

@@ -9,8 +9,8 @@
  * A broken contract is counted for the choice, not for the instance: a process that died or was
  * killed is replaced by another, which begins anew, without the state that may have been the
  * cause; the third breach benches the policy until somebody chooses one. The sample at which a
- * process broke down is the first one of `static`, so that the log has neither a hole nor a question
- * that nobody answered.
+ * process broke down is the first one of `static`, so that the log has neither a hole nor a
+ * question that nobody answered.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -19,8 +19,8 @@ int assign(struct target *t, const struct choice *c, bool by_operator, char *why
 void assign_back(struct target *t);
 
 /*
- * The policy in force again, with its parameters, where its file was written anew: 1; 0: it was not;
- * -errno: it can not be had, and the old one goes on.
+ * The policy in force again, with its parameters, where its file was written anew: 1; 0: it was
+ * not; -errno: it can not be had, and the old one goes on.
  */
 int assign_renew(struct target *t, char *why);
 
@@ -32,7 +32,9 @@ struct assign_ops {
 	void (*done)(void *cookie, int r, const char *why);
 	void *cookie;
 };
-/* Starts the process of f for t. c: dry_run and why. 0, or -errno with why, and done is not called. */
+/*
+ * Starts the process of f for t. c: dry_run and why. 0, or -errno with why, and done is not called.
+ */
 int assign_foreign(struct target *t, const struct policy_file *f, const struct choice *c,
 		   bool by_operator, const struct assign_ops *ops, char *why);
 

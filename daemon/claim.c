@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One daemon for one socket path, and one for one log, by flock() on PATH.lock: the kernel lets go of it however the
- * daemon ends, so a lock file that was left behind means nothing. The file is removed at a clean
- * stop; a taker therefore checks after locking that the path still leads to the inode it locked.
+ * One daemon for one socket path, and one for one log, by flock() on PATH.lock: the kernel lets go
+ * of it however the daemon ends, so a lock file that was left behind means nothing. The file is
+ * removed at a clean stop; a taker therefore checks after locking that the path still leads to the
+ * inode it locked.
  *
  * A socket file without a daemon behind it is stale and replaced. One that somebody answers is not
  * ours to remove, lock or no lock.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The claim of one daemon on its socket path and its log: directory, lock file, stale sockets, binding.
+ * The claim of one daemon on its socket path and its log: directory, lock file, stale sockets,
+ * binding.
  */
 #ifndef PCPTUNE_DAEMON_CLAIM_H
 #define PCPTUNE_DAEMON_CLAIM_H

@@ -11,8 +11,8 @@
  *           longest, 5 seconds at least, or else is told so and closed. Clients that record, who
  *           may change things besides, keep theirs
  *
- * Requests are answered in their order, one at a time. Where an answer has to wait for the process of
- * a policy, the client's further requests wait, too; those of others do not.
+ * Requests are answered in their order, one at a time. Where an answer has to wait for the process
+ * of a policy, the client's further requests wait, too; those of others do not.
  */
 #include <errno.h>
 #include <event2/buffer.h>

@@ -131,7 +131,9 @@ json_t *show_target_line(struct target *t)
 	return o;
 }
 
-/* Is there a change that the target has not taken over, as of now rather than of the last sample? */
+/*
+ * Is there a change that the target has not taken over, as of now rather than of the last sample?
+ */
 static bool waiting(struct target *t, uint32_t i)
 {
 	struct control words;

@@ -8,9 +8,9 @@
  * sample covers the longer time, so that the policy sees every sample that is in the log, in order.
  * The one that it was asked about is kept as it was, and goes to the log with the answer.
  *
- * Time. By the wall clock, which is cheap to read, an answer may seem late when only this process had
- * to wait. So a call that took long makes the target suspect, and what a suspect's next calls take is
- * measured by the CPU time of this thread.
+ * Time. By the wall clock, which is cheap to read, an answer may seem late when only this process
+ * had to wait. So a call that took long makes the target suspect, and what a suspect's next calls
+ * take is measured by the CPU time of this thread.
  */
 #include <errno.h>
 #include <stdio.h>

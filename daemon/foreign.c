@@ -2,8 +2,8 @@
 /*
  * The loop never waits for one of these processes. A message is read when there is one, a death is
  * SIGCHLD, and each thing that is asked for has a time: START_MS to load and to make an instance,
- * plugin.answer_ms to answer, plugin.call_ms of CPU time for that. Who is over it is killed, so that
- * a late answer can not come.
+ * plugin.answer_ms to answer, plugin.call_ms of CPU time for that. Who is over it is killed, so
+ * that a late answer can not come.
  *
  * A process that closed its socket is given DEATH_MS to die, so that the reason can be told.
  *

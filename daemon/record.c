@@ -116,7 +116,9 @@ static void settings(struct log_record *r, const struct pcptune_cpu *c, uint32_t
 	r->rules = c->rules;
 }
 
-/* false: nothing happened since the last one, or it can not be read now, and the next has it, too. */
+/*
+ * false: nothing happened since the last one, or it can not be read now, and the next has it, too.
+ */
 static bool take(struct target *t, uint32_t i, uint64_t seq, uint64_t time_us,
 		 struct log_record *ret)
 {
@@ -164,7 +166,10 @@ static uint32_t turns(struct target *t, uint64_t now)
 	return (uint32_t)n;
 }
 
-/* Up to `left` CPUs from the next one on. No record is lost without memory: the next covers its time. */
+/*
+ * Up to `left` CPUs from the next one on. No record is lost without memory: the next covers its
+ * time.
+ */
 static uint32_t take_some(struct target *t, uint32_t left, uint64_t seq, uint64_t time_us)
 {
 	struct recorder *rec = t->rec;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * SIGHUP. The new file is parsed, its policies loaded and its parameters tried before anything of
- * the old one is let go. A policy whose file was written anew is another policy: it takes over where
- * the old one ran, and where it can not be loaded, the old one goes on.
+ * the old one is let go. A policy whose file was written anew is another policy: it takes over
+ * where the old one ran, and where it can not be loaded, the old one goes on.
  *
  * A target is given a new policy only where the rules now choose something else for it than they
  * did before: neither a policy that the operator chose by hand, nor one that was benched, is

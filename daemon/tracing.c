@@ -5,8 +5,8 @@
  * even see the same files: the daemon makes a pair, sends the one end to the target over the
  * connection that it is attached by, and gives the other to the client. It sees no ring.
  *
- * A target's lists tell when it allocates what, and its rings are memory of its: so they are for its
- * user and root alone, whoever the daemon runs as.
+ * A target's lists tell when it allocates what, and its rings are memory of its: so they are for
+ * its user and root alone, whoever the daemon runs as.
  */
 #include "daemon/tracing.h"
 

@@ -2,10 +2,10 @@
 /*
  * Advice from a log, see advise.h.
  *
- * The policy's limits lie over those of the samples: a CPU that it changed shows what it set, and is
- * settling for as long as live. Pins of the operator are left out: it is advised what would be best
- * if CPUs were free. Records are taken from the rows that came with samples; those that were merged
- * since belong to no sample any more.
+ * The policy's limits lie over those of the samples: a CPU that it changed shows what it set, and
+ * is settling for as long as live. Pins of the operator are left out: it is advised what would be
+ * best if CPUs were free. Records are taken from the rows that came with samples; those that were
+ * merged since belong to no sample any more.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -209,8 +209,8 @@ static void ask_walk(const struct walk *w, const struct limits *l, bool now, str
 }
 
 /*
- * What was measured at the limits in force is the truth for them; by as many pages as the walk is off
- * there, its answer for others may be off, too.
+ * What was measured at the limits in force is the truth for them; by as many pages as the walk is
+ * off there, its answer for others may be off, too.
  */
 static void widen(struct whatif *w, uint64_t measured, const struct whatif *now)
 {

@@ -4,9 +4,10 @@
  *
  * The policy sees the logged samples and records, but with the limits that it would have set, so it
  * goes its way step by step as live. Traffic was that of the limits in force, which is all that a
- * policy by records needs. One by counters would see the same misses whatever it sets, and go on and
- * on; so a CPU that it raised above what was in force shows none from then on, and its advice is a
- * first step. What both settings cost comes from the walk of each CPU (walks.h), with its bracket.
+ * policy by records needs. One by counters would see the same misses whatever it sets, and go on
+ * and on; so a CPU that it raised above what was in force shows none from then on, and its advice
+ * is a first step. What both settings cost comes from the walk of each CPU (walks.h), with its
+ * bracket.
  */
 #ifndef PCPTUNE_EVAL_ADVISE_H
 #define PCPTUNE_EVAL_ADVISE_H

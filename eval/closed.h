@@ -2,9 +2,9 @@
 /*
  * The closed loop: a policy over a trace.
  *
- * The calls of the trace go through simulated lists (lists.h); every interval of the trace's time the
- * policy gets the sample that these lists caused, through the real plug-in and the real host, and
- * what it decides is in force from then on. So a policy meets the consequences of what it does.
+ * The calls of the trace go through simulated lists (lists.h); every interval of the trace's time
+ * the policy gets the sample that these lists caused, through the real plug-in and the real host,
+ * and what it decides is in force from then on. So a policy meets the consequences of what it does.
  *
  * One pass over the file, a few MiB. Everything is computed in integers from the trace alone, but
  * for means that are only printed: the same trace gives the same result on every machine and with
@@ -54,7 +54,10 @@ struct closed_result {
 struct pcptune_rule_state closed_first_limits(const struct pcptune_shape *shape, uint32_t n_used);
 /* What a shape of this set-up looks like to a policy. */
 void closed_shape(const struct closed_setup *s, struct pcptune_shape *ret);
-/* 0; -EBADMSG: the trace ends early, and the result is of what came before; -ENOMEM ...; why: TRACE_WHY bytes. */
+/*
+ * 0; -EBADMSG: the trace ends early, and the result is of what came before; -ENOMEM ...; why:
+ * TRACE_WHY bytes.
+ */
 int closed_run(const struct closed_setup *s, struct closed_result *ret, char *why);
 
 #endif

@@ -20,9 +20,14 @@ struct given {
 	uint64_t first, last; /* samples of the chunk */
 };
 
-/* Fetches what was given with the samples first to last. 0, -EBADMSG (damaged) or another -errno. */
+/*
+ * Fetches what was given with the samples first to last. 0, -EBADMSG (damaged) or another -errno.
+ */
 int given_load(struct given *g, struct logstore *ls, int64_t target, uint64_t first, uint64_t last);
-/* Puts those of s->seq, ascending through the chunk, into s. Owned by g until the next given_load(). */
+/*
+ * Puts those of s->seq, ascending through the chunk, into s. Owned by g until the next
+ * given_load().
+ */
 void given_to(struct given *g, struct pcptune_sample *s);
 void given_free(struct given *g);
 

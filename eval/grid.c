@@ -215,7 +215,10 @@ static uint64_t most(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Rules that move high by themselves may go above the budget; a refill of large blocks is no matter. */
+/*
+ * Rules that move high by themselves may go above the budget; a refill of large blocks is no
+ * matter.
+ */
 static uint64_t memory_of(const struct grid *g, const struct closed_result *r)
 {
 	uint64_t used = r->high_peak < r->held_peak ? r->high_peak : r->held_peak;

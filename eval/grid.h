@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Many runs over one trace: policies with their parameters, on threads, each beside what the oracles
- * (oracle.h) could have done with the same memory.
+ * Many runs over one trace: policies with their parameters, on threads, each beside what the
+ * oracles (oracle.h) could have done with the same memory.
  *
  * "The same memory" is the budget where there is one, and else the largest sum of high that the run
  * itself had, or the most pages that it held if that is more.

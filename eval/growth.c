@@ -2,7 +2,8 @@
 /*
  * Trying and correcting, see growth.h.
  *
- * The likeness is made when it is first needed. One lock for each CPU, held while something is tried.
+ * The likeness is made when it is first needed. One lock for each CPU, held while something is
+ * tried.
  */
 #include "eval/growth.h"
 
@@ -36,7 +37,9 @@ struct growth {
 	struct likeness l;
 	uint64_t hidden; /* part of the breaks that no record shows */
 	struct tried *tried;
-	/* what the log's settings were measured to do, as parts of what was tried; sure: 0 .. ONE */
+	/*
+	 * what the log's settings were measured to do, as parts of what was tried; sure: 0 .. ONE
+	 */
 	struct likeness_limits log;
 	int64_t loss, refill, drain, sure;
 };
@@ -206,7 +209,9 @@ static void begin(struct growth *g)
 
 /* ---- asking ---- */
 
-/* How much of a factor counts there: all of it at the log's own settings, what is sure elsewhere. */
+/*
+ * How much of a factor counts there: all of it at the log's own settings, what is sure elsewhere.
+ */
 static int64_t weight(const struct growth *g, const struct likeness_limits *m)
 {
 	uint32_t a = pcptune_band_bucket(m->high), b = pcptune_band_bucket(g->log.high);

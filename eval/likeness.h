@@ -4,13 +4,13 @@
  *
  * A record has the amplitudes of closed cycles and the turning points that enclose them, not which
  * cycle lay within which. A likeness puts them together again by chance: from the largest on, each
- * into a leg that is long enough, at any place of it. What a fixed batch moves is the same for every
- * such walk; what batches move that grow with the run of calls depends on the order, but in the mean
- * of many cycles little.
+ * into a leg that is long enough, at any place of it. What a fixed batch moves is the same for
+ * every such walk; what batches move that grow with the run of calls depends on the order, but in
+ * the mean of many cycles little.
  *
- * How far batches grow depends above all on how often a run is broken by a call the other way. Swings
- * below LIKENESS_STRAY pages are such breaks, and so is what was allocated and freed without the
- * record having seen a swing. They are strewn over the legs.
+ * How far batches grow depends above all on how often a run is broken by a call the other way.
+ * Swings below LIKENESS_STRAY pages are such breaks, and so is what was allocated and freed without
+ * the record having seen a swing. They are strewn over the legs.
  *
  * In integers and from fixed seeds: the same record, the same likeness. One thread for each.
  */
@@ -42,9 +42,9 @@ struct likeness_moves {
 int likeness_make(struct likeness *l, const struct pcptune_band *b, uint64_t pages);
 void likeness_free(struct likeness *l);
 /*
- * What lists move over it; hidden: of the breaks that were not seen, in 1 / 65536 of them. Legs much
- * longer than high are cut, since lists that overflow or are empty do the same over and over, and the
- * walk ends early when it would take long: the band tells what there was.
+ * What lists move over it; hidden: of the breaks that were not seen, in 1 / 65536 of them. Legs
+ * much longer than high are cut, since lists that overflow or are empty do the same over and over,
+ * and the walk ends early when it would take long: the band tells what there was.
  */
 void likeness_play(const struct likeness *l, const struct likeness_limits *m, uint64_t hidden,
 		   struct likeness_moves *ret);

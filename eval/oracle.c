@@ -7,8 +7,8 @@
  *
  * Belady works on runs, not pages. First pass, backwards in effect: a stack of freed runs for each
  * CPU; an allocation takes from the top and cuts runs into pieces, each of which knows the event
- * that uses it (or that none does). Second pass, in order: pieces come into a heap by their use, and
- * as long as too much is held the one used last gives pages up.
+ * that uses it (or that none does). Second pass, in order: pieces come into a heap by their use,
+ * and as long as too much is held the one used last gives pages up.
  */
 #include <errno.h>
 #include <stdbool.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Records for policies that ask for them, from lists that are simulated: what a live target's tracker
- * gives, without its grain. One recorder for each CPU; the owner alone writes it.
+ * Records for policies that ask for them, from lists that are simulated: what a live target's
+ * tracker gives, without its grain. One recorder for each CPU; the owner alone writes it.
  *
- * The first record comes early, and with each CPU at another sample, so that no sample has them all;
- * from then on a record follows the other as the policy wants them, while the CPU is active.
+ * The first record comes early, and with each CPU at another sample, so that no sample has them
+ * all; from then on a record follows the other as the policy wants them, while the CPU is active.
  */
 #ifndef PCPTUNE_EVAL_RECORDER_H
 #define PCPTUNE_EVAL_RECORDER_H

@@ -2,16 +2,16 @@
 /*
  * Policies over the records of a log: what each would have caused, had it been in force.
  *
- * A closed loop, as over a trace (closed.h), but in steps of records: the swings of each CPU's lists
- * (pcptune/tracker.h) are played at the high that the policy has set, and what that would have moved
- * makes the next sample that the policy sees. One step is the time of one record for each CPU: as
- * often as they were taken where the log still has them so, a minute or an hour where they were
- * merged. Policies that ask for records are given them.
+ * A closed loop, as over a trace (closed.h), but in steps of records: the swings of each CPU's
+ * lists (pcptune/tracker.h) are played at the high that the policy has set, and what that would
+ * have moved makes the next sample that the policy sees. One step is the time of one record for
+ * each CPU: as often as they were taken where the log still has them so, a minute or an hour where
+ * they were merged. Policies that ask for records are given them.
  *
  * Batches that grow depend on runs of calls, which no record has; the rules are tried on walks with
- * the same swings, and corrected by what was measured where they were in force (growth.h). high that
- * moves by rules of its own is taken where what refills add and what decay takes are equal. Waits
- * are scaled from those that were measured.
+ * the same swings, and corrected by what was measured where they were in force (growth.h). high
+ * that moves by rules of its own is taken where what refills add and what decay takes are equal.
+ * Waits are scaled from those that were measured.
  *
  * Everything adds up in integers, so results of several targets, logs and runs can be added in any
  * order (relive_add()).
@@ -43,8 +43,8 @@ struct relive_sums {
 	uint64_t decisions, turns, breaches;
 	uint64_t memory;	 /* what the best static split got */
 	uint64_t split, n_split; /* its pages, and of how many targets */
-	uint64_t
-		grown; /* records played with batches that grow where the log's did not: never measured */
+	/* records played with batches that grow where the log's did not: never measured */
+	uint64_t grown;
 	uint64_t orders; /* records played with lists of other orders than the log's */
 };
 

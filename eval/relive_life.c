@@ -2,9 +2,9 @@
 /*
  * One job at work: its policy, its lists, and a step of them.
  *
- * Lists are what is left of records: the zone's side p of each CPU (pcptune/tracker.h), which is all
- * that a step leaves to the next. Where a record does not meet the one before, lists are taken to
- * hold then what they held before.
+ * Lists are what is left of records: the zone's side p of each CPU (pcptune/tracker.h), which is
+ * all that a step leaves to the next. Where a record does not meet the one before, lists are taken
+ * to hold then what they held before.
  */
 #include <errno.h>
 #include <pthread.h>

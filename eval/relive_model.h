@@ -52,8 +52,8 @@ static inline struct relive_effect relive_effect_of(struct growth *g, const stru
 
 /*
  * high of rules that move it: a refill adds what it took, decay takes a part a second away, so over
- * a record it is where refilled pages a second are that part of high. Refilled pages fall with high,
- * so there is one such value.
+ * a record it is where refilled pages a second are that part of high. Refilled pages fall with
+ * high, so there is one such value.
  */
 static inline uint32_t relive_tuned_high(struct growth *g, const struct limits *m, bool log_grows,
 					 const struct pcptune_band *b, const struct swings *w,

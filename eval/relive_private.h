@@ -3,8 +3,8 @@
  * What the files of the loop over records share.
  *
  *	past    a target's past: its records, their walks, its policies. Read by all once it is open
- *	block   steps that were unpacked together. Written by who reads them (relive_steps.c), then read by
- *		all jobs (relive_run.c says when)
+ *	block   steps that were unpacked together. Written by who reads them (relive_steps.c), then
+ *		read by all jobs (relive_run.c says when)
  *	life    one job at work. One thread at a time
  *	scratch of a thread, for the step at hand
  */

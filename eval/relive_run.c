@@ -3,13 +3,14 @@
  * All jobs over all steps, on threads.
  *
  * Records are unpacked once, into a ring of blocks (relive_steps.c), and each job goes through the
- * blocks in order, at its own pace: some policies think a hundred times longer than others. A thread
- * that has nothing to do fills the next block when there is a free one, else takes the job that is
- * farthest behind, for one block. So the slowest job is never kept waiting by others, and all threads
- * work on the same few blocks, which their caches share.
+ * blocks in order, at its own pace: some policies think a hundred times longer than others. A
+ * thread that has nothing to do fills the next block when there is a free one, else takes the job
+ * that is farthest behind, for one block. So the slowest job is never kept waiting by others, and
+ * all threads work on the same few blocks, which their caches share.
  *
- * Jobs share nothing that is written, and each is with one thread at a time, so the result is the same
- * with any number of threads. `lock` guards who does what; it is not held while something is done.
+ * Jobs share nothing that is written, and each is with one thread at a time, so the result is the
+ * same with any number of threads. `lock` guards who does what; it is not held while something is
+ * done.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -3,8 +3,8 @@
  * Records as steps, see relive.h, some at a time.
  *
  * A merged row is a step. Of the others a step is what ended within one period; should a CPU have
- * more than one record there they are merged, if they meet. Whoever reads adds up what was measured,
- * too, since each record comes by here once.
+ * more than one record there they are merged, if they meet. Whoever reads adds up what was
+ * measured, too, since each record comes by here once.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Walks from the records of a log: those of a CPU are merged into one, as if it had been one record.
+ * Walks from the records of a log: those of a CPU are merged into one, as if it had been one
+ * record.
  *
  * Where one does not begin where the one before ended, something is missing. The walk is carried on
  * from where it was, so that the hole is no swing, and counted: what the lists held there is not

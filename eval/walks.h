@@ -96,8 +96,8 @@ uint64_t walk_capacity(const struct walk *w, uint64_t high);
 void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret);
 /*
  * Mean pages of a refill or drain with this high, batch and largest move, where so many moves of so
- * many pages were measured: with a larger high what is above the batch grows up to the largest move, as
- * the loss does (tracker.h); within [batch, high - batch].
+ * many pages were measured: with a larger high what is above the batch grows up to the largest
+ * move, as the loss does (tracker.h); within [batch, high - batch].
  */
 uint64_t walk_mean(const struct walk *w, uint64_t pages, uint64_t moves, uint64_t high,
 		   uint64_t batch, uint64_t most);

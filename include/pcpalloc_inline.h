@@ -16,12 +16,12 @@
  * PCPALLOC_CHECK=1 while looking for such a fault.
  *
  * Versions. What follows knows the lists of a CPU by offsets. The symbol PCPA_LISTS carries the
- * version of that layout in its name. A library with another layout goes on exporting the old symbol
- * with lists that are never more than empty: programs that were compiled before go on by the
+ * version of that layout in its name. A library with another layout goes on exporting the old
+ * symbol with lists that are never more than empty: programs that were compiled before go on by the
  * exported functions.
  *
- * Unloading. A shared object that uses these must stay loaded (link it with -z nodelete): the kernel
- * may look at the last section of a thread long after it has ended.
+ * Unloading. A shared object that uses these must stay loaded (link it with -z nodelete): the
+ * kernel may look at the last section of a thread long after it has ended.
  *
  * The idea of the code: allocator/rseq.h. A section is what lies between labels 1 and 2; its last
  * store commits. When the thread is interrupted in it, the kernel sends it to label 4, which lies

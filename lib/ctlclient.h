@@ -13,8 +13,8 @@ struct ctlclient;
 
 /*
  * socket: the target socket's path (".ctl" is added); NULL: the default, and
- * when nobody listens there, /run/pcptune/sock (not when $PCPTUNE_SOCKET says where). -ENOENT, -ECONNREFUSED: no
- * daemon; -EACCES. why: 256 bytes.
+ * when nobody listens there, /run/pcptune/sock (not when $PCPTUNE_SOCKET says where). -ENOENT,
+ * -ECONNREFUSED: no daemon; -EACCES. why: 256 bytes.
  */
 int ctlclient_open(const char *socket, struct ctlclient **ret, char *why);
 void ctlclient_close(struct ctlclient *c);

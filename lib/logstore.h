@@ -4,19 +4,20 @@
  *
  * What is where: `run` (one row a daemon start), `target` (one an attachment), `assignment` (a
  * policy with its version and parameters on a target), `sample` (chunks of packed samples with
- * plain totals), `record` (packed records of the band tracker), `decision` (one row for every change that was, or would have been, applied),
- * `nochange` (runs of "no change" answers), `event` (gaps, restarts, refusals, losses),
- * `counter_def`, `state` (policy state, so that a replay can begin in the middle). The schema and
- * its meaning are in docs/log.md and in the comments of lib/logstore.c.
+ * plain totals), `record` (packed records of the band tracker), `decision` (one row for every
+ * change that was, or would have been, applied), `nochange` (runs of "no change" answers), `event`
+ * (gaps, restarts, refusals, losses), `counter_def`, `state` (policy state, so that a replay can
+ * begin in the middle). The schema and its meaning are in docs/log.md and in the comments of
+ * lib/logstore.c.
  *
  * A decision is committed before it takes effect. Samples that were not yet written are written in
  * the same transaction, so that each decision can be re-derived from the log alone.
  *
  * Every function returns 0 or a negative errno (-EIO for what sqlite calls an error, -ENOSPC full,
  * -EROFS read-only, -EBUSY locked, -EINVAL a row that refers to one that is not there, -ENOENT an
- * update that met no row); logstore_error() has the text. Output arguments are untouched on failure.
- * None blocks for longer than the busy time-out given to open. A handle belongs to one thread; no
- * function is safe in a signal handler or across fork().
+ * update that met no row); logstore_error() has the text. Output arguments are untouched on
+ * failure. None blocks for longer than the busy time-out given to open. A handle belongs to one
+ * thread; no function is safe in a signal handler or across fork().
  */
 #ifndef PCPTUNE_LIB_LOGSTORE_H
 #define PCPTUNE_LIB_LOGSTORE_H
@@ -48,15 +49,15 @@ struct logstamp logstamp_now(void);
 /*
  * Opens for writing, creates parent directories (0700) and the file (0600), checks application id
  * and schema version before any write. A file of an older schema is brought up to this one, in one
- * transaction, and read as it is by logstore_open_ro(). A file of a newer schema: -EPROTONOSUPPORT. A damaged file
- * is renamed to PATH.damaged-N and a new one begun; *ret_set_aside (may be NULL) then says so
- * (free() it). A file that is not a log of ours: -EINVAL, left alone. why: 256 bytes.
+ * transaction, and read as it is by logstore_open_ro(). A file of a newer schema: -EPROTONOSUPPORT.
+ * A damaged file is renamed to PATH.damaged-N and a new one begun; *ret_set_aside (may be NULL)
+ * then says so (free() it). A file that is not a log of ours: -EINVAL, left alone. why: 256 bytes.
  */
 int logstore_open(const char *path, const struct logstore_options *opt, struct logstore **ret,
 		  char **ret_set_aside, char *why);
 /*
- * Other options for an open store. There is no second logstore_open() of a file that is open: closing
- * any descriptor of it would give up the locks that sqlite believes to hold.
+ * Other options for an open store. There is no second logstore_open() of a file that is open:
+ * closing any descriptor of it would give up the locks that sqlite believes to hold.
  */
 int logstore_set_options(struct logstore *ls, const struct logstore_options *opt);
 /* Read-only, works beside a live writer and on a file whose directory can not be written. */
@@ -66,9 +67,10 @@ const char *logstore_error(const struct logstore *ls);
 const char *logstore_path(const struct logstore *ls);
 
 /*
- * Transactions nest by count; commit of the outermost writes. rollback ends all levels. A write that
- * fails dooms its transaction: further writes and the commits give the same error and nothing of it
- * is in the file; the outermost commit or a rollback ends it, and the store can be used again.
+ * Transactions nest by count; commit of the outermost writes. rollback ends all levels. A write
+ * that fails dooms its transaction: further writes and the commits give the same error and nothing
+ * of it is in the file; the outermost commit or a rollback ends it, and the store can be used
+ * again.
  */
 int logstore_begin(struct logstore *ls);
 int logstore_commit(struct logstore *ls);
@@ -106,13 +108,15 @@ struct log_assignment {
 int logstore_assignment_add(struct logstore *ls, struct log_assignment *a); /* sets a->id */
 
 /*
- * -ENOSPC without a disk being full: a foreign reader keeps the journal from being emptied and it has
- * grown above 1/8 of max_bytes. Decisions are still taken then.
+ * -ENOSPC without a disk being full: a foreign reader keeps the journal from being emptied and it
+ * has grown above 1/8 of max_bytes. Decisions are still taken then.
  */
 int logstore_samples_add(struct logstore *ls, int64_t target, struct logstamp t,
 			 const struct chunk_totals *totals, const uint8_t *data, size_t len);
 
-/* Records that came with samples (lib/records.h), in the same transaction as those; w is not empty. */
+/*
+ * Records that came with samples (lib/records.h), in the same transaction as those; w is not empty.
+ */
 int logstore_records_add(struct logstore *ls, int64_t target, struct logstamp t,
 			 const struct records_writer *w);
 
@@ -215,9 +219,9 @@ int logstore_records(struct logstore *ls, int64_t target, uint64_t from,
 int logstore_snapshot(struct logstore *ls);
 void logstore_snapshot_end(struct logstore *ls);
 /*
- * The rows that logstore_records() has, in their order, kept beside the log in a file without a name
- * (TMPDIR): one moment's, if it is made within a snapshot. Freed by the caller; may be read by any
- * number of threads. 0, -ENOMEM, -ENOSPC ...: no copy.
+ * The rows that logstore_records() has, in their order, kept beside the log in a file without a
+ * name (TMPDIR): one moment's, if it is made within a snapshot. Freed by the caller; may be read by
+ * any number of threads. 0, -ENOMEM, -ENOSPC ...: no copy.
  */
 struct log_copy;
 int logstore_records_copy(struct logstore *ls, int64_t target, struct log_copy **ret);

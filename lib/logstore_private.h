@@ -105,7 +105,10 @@ int logstore_schema_upgrade(sqlite3 *db, int64_t version);
  * one, removed: bounded work, inside a transaction. Adds to *io_done the rows taken away.
  */
 int logstore_records_follow(struct logstore *ls, int level, int *io_done);
-/* The same for merged records that take more than their share of the bound, whatever is left of their samples. */
+/*
+ * The same for merged records that take more than their share of the bound, whatever is left of
+ * their samples.
+ */
 int logstore_records_bound(struct logstore *ls, int *io_done);
 /* Bytes of a column, malloc'ed; 0 or -ENOMEM. */
 int logstore_copy_blob(struct logstore *ls, sqlite3_stmt *st, int col, void **ret, size_t *ret_n);

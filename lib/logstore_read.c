@@ -5,8 +5,8 @@
  * No callback runs while a statement is open: rows are read into memory in batches, the statement
  * is reset, and the next batch begins behind the last id. So a slow callback (a pager, a socket)
  * never keeps a read transaction open, which would stop the writer from emptying its journal; and
- * a callback may use the store itself. Rows that are trimmed meanwhile are simply not seen. Who needs
- * all rows of one moment asks for a snapshot, and copies (logstore_copy.c).
+ * a callback may use the store itself. Rows that are trimmed meanwhile are simply not seen. Who
+ * needs all rows of one moment asks for a snapshot, and copies (logstore_copy.c).
  */
 #include <errno.h>
 #include <stdio.h>

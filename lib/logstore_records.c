@@ -2,11 +2,11 @@
 /*
  * Records in the log: rows of packed records (lib/records.h), and what becomes of old ones.
  *
- * A row of level 0 holds what came with the samples of one chunk and is written with it, so a replay
- * has both or none. Records need little room and lose nothing when they are merged, so they are kept
- * longer than samples are: only when all samples of a minute have become totals, its records are
- * merged, for each target into one row with one record a CPU. A minute is merged once, when it is
- * complete, not row by row: that would unpack and pack the same records again and again.
+ * A row of level 0 holds what came with the samples of one chunk and is written with it, so a
+ * replay has both or none. Records need little room and lose nothing when they are merged, so they
+ * are kept longer than samples are: only when all samples of a minute have become totals, its
+ * records are merged, for each target into one row with one record a CPU. A minute is merged once,
+ * when it is complete, not row by row: that would unpack and pack the same records again and again.
  *
  * Merged records are not to push the samples out: when they take more than a quarter of the bound,
  * minutes become hours, and then the oldest hours go, whatever is left of their samples.

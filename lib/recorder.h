@@ -38,16 +38,18 @@ void recorder_free(struct recorder *r);
  * errno is what writing gave; nothing more can be written then.
  */
 int recorder_pass(struct recorder *r, uint64_t *ret_rows);
-/* From now on nothing is written, but rings are emptied: programs wait for a reader that is there. */
+/*
+ * From now on nothing is written, but rings are emptied: programs wait for a reader that is there.
+ */
 void recorder_discard(struct recorder *r);
 void recorder_totals(struct recorder *r, struct recorder_totals *ret);
 
 /* ---- one program that runs already (PCPTUNE_REQUEST_RECORD) ---- */
 
 /*
- * Waits for the rings of the program at the other end of a socket, which is taken over; the clock of
- * the trace begins with them. ret_levels: the first rows of the trace (trace.h), the recorder's, as
- * long as it lives. -ETIMEDOUT: it says nothing; -ECONNRESET: it went away; -EBADMSG: it sent
+ * Waits for the rings of the program at the other end of a socket, which is taken over; the clock
+ * of the trace begins with them. ret_levels: the first rows of the trace (trace.h), the recorder's,
+ * as long as it lives. -ETIMEDOUT: it says nothing; -ECONNRESET: it went away; -EBADMSG: it sent
  * something else; or what the program says: -EBUSY (somebody else records it), -EOPNOTSUPP (it has
  * no band trackers), -EPERM (its daemon is another user's), -ENOMEM. stop (may be NULL): not 0 ends
  * the waiting with -EINTR.

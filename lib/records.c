@@ -8,8 +8,8 @@
  *   band    start, turning points as differences, buckets that are not empty: their distance, their
  *           count, and their sum less the smallest that so many can have
  *
- * Numbers are prefix varints (lib/varint.h), differences modulo 2^64 and zigzag. A record can be read
- * without the ones before it.
+ * Numbers are prefix varints (lib/varint.h), differences modulo 2^64 and zigzag. A record can be
+ * read without the ones before it.
  *
  * The values that a record must keep to (sane()) are asked of both sides: what was written can be
  * read, and what was read can be added up without overflow.

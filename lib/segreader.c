@@ -10,16 +10,16 @@
  * zeros; huge-page files, where a hole may fault, are refused.
  *
  * Cost. Lines of memory are what counts: those of a target were written by other cores. So the
- * first line of a CPU says what else is worth a look: which lists were ever used, and, by the number
- * of its holds of the zone lock, whether any counter that is written under it moved. Most CPUs are
- * at rest. List words only go up, so their plain sum moves when any of them does; tails, gauges and
- * holds are added with odd factors of their own. One number a CPU is kept: when it is the same as
- * last time the CPU is at rest and nothing of it is decoded or written. The number is taken before
- * the words are decoded: a change in between is seen by the next pass, never lost. A CPU that was
- * active a moment ago most likely still is, so it is decoded without taking the number first; when
- * it turns out to rest, one more full pass begins the number anew. Of an active CPU, a list that did
- * not move costs two compares, and all plain counters together one check of their range. Lines are
- * asked for early, and what is kept for a CPU lies together.
+ * first line of a CPU says what else is worth a look: which lists were ever used, and, by the
+ * number of its holds of the zone lock, whether any counter that is written under it moved. Most
+ * CPUs are at rest. List words only go up, so their plain sum moves when any of them does; tails,
+ * gauges and holds are added with odd factors of their own. One number a CPU is kept: when it is
+ * the same as last time the CPU is at rest and nothing of it is decoded or written. The number is
+ * taken before the words are decoded: a change in between is seen by the next pass, never lost. A
+ * CPU that was active a moment ago most likely still is, so it is decoded without taking the number
+ * first; when it turns out to rest, one more full pass begins the number anew. Of an active CPU, a
+ * list that did not move costs two compares, and all plain counters together one check of their
+ * range. Lines are asked for early, and what is kept for a CPU lies together.
  *
  * Order. A list's word and tail are two words that different steps of the allocator move; the
  * reader takes word, tail, word and starts again when word moved, so that the pair was true at one
@@ -52,7 +52,9 @@
 /* More than this in one interval is nonsense: pages and calls; nanoseconds of many threads. */
 #define DELTA_BITS 40
 #define DELTA_MAX  (UINT64_C(1) << DELTA_BITS)
-/* Operations wrap at 2^40, so one that went backwards shows as nearly so many, half of each kind. */
+/*
+ * Operations wrap at 2^40, so one that went backwards shows as nearly so many, half of each kind.
+ */
 #define DELTA_OPS_MAX (UINT64_C(1) << 38)
 #define DELTA_NS_MAX  (UINT64_C(1) << 48)
 /* ... and since the start of a target that may have run for months before it was attached */
@@ -301,7 +303,9 @@ static uint32_t take_deltas(struct segreader *sr, uint32_t index, const struct p
 	}
 	if (!any)
 		return c->alloc_pages | c->free_pages ? LISTS_ONLY : 0;
-	/* rarely not 0; the tests also keep the two from being loaded as one before they are stored */
+	/*
+	 * rarely not 0; the tests also keep the two from being loaded as one before they are stored
+	 */
 	if (c->alloc_direct)
 		c->alloc_pages += c->alloc_direct;
 	if (c->free_direct)

@@ -32,8 +32,8 @@ struct list_before {
 };
 
 /*
- * What the words of a CPU said: what is asked of every CPU, with the lists that most programs use in
- * one line, and what only those need that went past their lists.
+ * What the words of a CPU said: what is asked of every CPU, with the lists that most programs use
+ * in one line, and what only those need that went past their lists.
  */
 struct cpu_before {
 	uint64_t sum;

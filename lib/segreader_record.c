@@ -56,7 +56,9 @@ static void ask(struct pcptune_ctl *ctl, struct record_state *s)
 	}
 	s->known = s->asked = true;
 	s->cut = cut + 1;
-	/* in one order with our look at the lock, which the target stores before it loads the cut */
+	/*
+	 * in one order with our look at the lock, which the target stores before it loads the cut
+	 */
 	__atomic_store_n(&ctl->cut, s->cut, __ATOMIC_SEQ_CST);
 }
 
@@ -97,8 +99,8 @@ static bool take(const struct pcptune_packed *half, struct record_state *s,
 }
 
 /*
- * Nothing happened since the last record: that half is still the one to be written, or there is none
- * yet, or only one that began after this cut.
+ * Nothing happened since the last record: that half is still the one to be written, or there is
+ * none yet, or only one that began after this cut.
  */
 static bool take_none(const struct pcptune_track *t, struct record_state *s,
 		      struct pcptune_record *ret)

@@ -5,18 +5,18 @@
  * A row is a movement of one list: blocks > 0 were freed to it, blocks < 0 allocated from it. Rows
  * are kept in the order they came in, each to the last digit.
  *
- * Of a program that ran before, the first rows are no movements but levels: blocks that lay on a list
- * where the trace begins. Lists without such a row were empty.
+ * Of a program that ran before, the first rows are no movements but levels: blocks that lay on a
+ * list where the trace begins. Lists without such a row were empty.
  *
  * The file describes itself: a signature, a text of key=value lines (what the columns are, how they
  * are coded), blocks of up to TRACE_BLOCK_ROWS rows, and an end that counts them. Each part has a
  * checksum; a block is coded and compressed by itself, so that damage ends the trace at the last
  * good block and what was lost can be counted. The coding is in the comment of lib/trace_write.c.
  *
- * Reading and writing need a few MiB, whatever the length. The reader trusts nothing: any bytes give
- * rows within the ranges below, or an error. Functions return 0 or a negative errno and leave a line
- * in why (TRACE_WHY bytes) that names the file, the place and what would be right. A reader or
- * writer is used by one thread at a time.
+ * Reading and writing need a few MiB, whatever the length. The reader trusts nothing: any bytes
+ * give rows within the ranges below, or an error. Functions return 0 or a negative errno and leave
+ * a line in why (TRACE_WHY bytes) that names the file, the place and what would be right. A reader
+ * or writer is used by one thread at a time.
  */
 #ifndef PCPTUNE_LIB_TRACE_H
 #define PCPTUNE_LIB_TRACE_H

@@ -2,8 +2,8 @@
 /*
  * Traces as comma-separated text, for what comes from elsewhere and goes there.
  *
- * One header, then one row a line, whole numbers only. A line that is not a row ends the import with
- * its number and what would be right: a trace with holes would be worse than none.
+ * One header, then one row a line, whole numbers only. A line that is not a row ends the import
+ * with its number and what would be right: a trace with holes would be worse than none.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -3,8 +3,8 @@
  * Writing traces, and the coding of rows.
  *
  *	file    = signature, u32 length, text, u32 crc of text, block..., end
- *	block   = head (tag, u32 rows, u32 coded bytes, u32 compressed bytes, u64 first row, u32 crc of
- *		  the head before it and of the payload), payload (one zstd frame)
+ *	block   = head (tag, u32 rows, u32 coded bytes, u32 compressed bytes, u64 first row, u32 crc
+ *		  of the head before it and of the payload), payload (one zstd frame)
  *	end     = head of the same length (tag, u32 0, u64 rows, u64 blocks, u32 crc)
  *	payload = for each row three varints (seven bits a byte, low first):
  *		  zigzag(time - time before), zigzag(cpu - cpu before) * 16 + order, zigzag(blocks)

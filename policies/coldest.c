@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * coldest: one total budget; who needs more gets it, from the CPU whose bottom page is idle longest.
+ * coldest: one total budget; who needs more gets it, from the CPU whose bottom page is idle
+ * longest.
  *
  * A page at the bottom of a list was last of use when the list was that low; room at the top when
  * it was that full. So what a CPU has of high beyond the swing of its lists over the last A seconds
@@ -9,8 +10,8 @@
  * pages cost nobody anything and stay. When it has none, the CPU that has a step of pages to give
  * with the largest A gives them; a CPU without pages that are idle for its hold time gives nothing.
  *
- * Near to what a player could do who knows the future: of the pages held, he would let go those that
- * are wanted last, and these are always at the bottom of some list.
+ * Near to what a player could do who knows the future: of the pages held, he would let go those
+ * that are wanted last, and these are always at the bottom of some list.
  */
 #include "policies/watch.h"
 

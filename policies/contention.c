@@ -232,7 +232,9 @@ static uint64_t sub0(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
-/* What a CPU did beyond its lists, all in one word: 0 in most intervals of a CPU that has enough. */
+/*
+ * What a CPU did beyond its lists, all in one word: 0 in most intervals of a CPU that has enough.
+ */
 static inline uint64_t beyond_lists(const struct pcptune_cpu *c)
 {
 	if (c->flags & PCPTUNE_CPU_LISTS_ONLY)

@@ -188,7 +188,10 @@ int policy_instance_take(struct policy_instance *pi, const struct pcptune_sample
 			 const struct policy_reply *reply, struct host_answer *ret, char *why);
 bool policy_instance_benched(const struct policy_instance *pi);
 
-/* State as bytes, for the log; of a policy that runs elsewhere, as it was fetched last. load refuses another size with -EINVAL. */
+/*
+ * State as bytes, for the log; of a policy that runs elsewhere, as it was fetched last. load
+ * refuses another size with -EINVAL.
+ */
 const void *policy_instance_state(const struct policy_instance *pi, size_t *ret_size);
 int policy_instance_state_load(struct policy_instance *pi, const void *state, size_t size);
 

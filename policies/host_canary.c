@@ -12,7 +12,8 @@
  * What the chosen ones would have done unchanged is what they did before, plus what became of the
  * others since: the program may do something else by now. Held against that, by the margin and by
  * more than a little, as the guard does (host_guard.c): zone pages and time waited per page, pages
- * held; and long holds of the zone lock, of which the whole target has more or not. Better in one of them, and in neither of the first two worse: spread. Else back.
+ * held; and long holds of the zone lock, of which the whole target has more or not. Better in one
+ * of them, and in neither of the first two worse: spread. Else back.
  *
  * A policy that changes nothing stays in "first"; its time there goes on being "before". With one
  * busy CPU there are no others, and it is held against its own past alone.

@@ -20,8 +20,8 @@
  *
  * Going back benches the direction on that CPU for guard_bench_ms, twice as long each time up to an
  * hour; a change that was no worse makes that forgotten. Proposals in a benched direction are
- * dropped before the budget is shared out. The guard sees what the policy sees and nothing else, and
- * its words are in the state of the instance: so a replay of a log makes it decide the same.
+ * dropped before the budget is shared out. The guard sees what the policy sees and nothing else,
+ * and its words are in the state of the instance: so a replay of a log makes it decide the same.
  *
  * One of these per instance; only where guard_permille is not 0.
  */

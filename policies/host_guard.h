@@ -66,8 +66,8 @@ bool guard_up(uint64_t was, uint64_t is, uint64_t little, uint64_t margin);
 bool guard_down(uint64_t was, uint64_t is, uint64_t little, uint64_t margin);
 uint64_t guard_long_ppm(const struct guard_sum *s); /* long holds for a million pages */
 /*
- * Are there more long holds by the margin, and by more than chance: sixteen at least, and four times
- * what the number expected is uncertain by?
+ * Are there more long holds by the margin, and by more than chance: sixteen at least, and four
+ * times what the number expected is uncertain by?
  */
 bool guard_longer(const struct guard_sum *was, const struct guard_sum *is, uint64_t margin);
 struct limits guard_limits(const struct pcptune_cpu *c);

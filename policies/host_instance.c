@@ -3,9 +3,9 @@
  * A policy at work on one target.
  *
  * The instance owns the flat state of the policy, followed by the host's own few words (breaches,
- * raises on their way) and those of the guard and of the canary, where there are such, in one block:
- * what is written to the log and loaded again is that block, so that a replay that begins in the
- * middle decides as the daemon did.
+ * raises on their way) and those of the guard and of the canary, where there are such, in one
+ * block: what is written to the log and loaded again is that block, so that a replay that begins in
+ * the middle decides as the daemon did.
  *
  * A decision is read as if it came from a stranger: the host keeps its own copies of everything the
  * policy could overwrite (room, strides, the array), and checks counts, order, indexes, reasons and

@@ -23,7 +23,9 @@ enum remote_event {
 	REMOTE_BROKEN,	/* it does not speak as it should, or nothing more will come: why */
 };
 
-/* The argument that makes the daemon's program such a process: main() returns host_worker_main(). */
+/*
+ * The argument that makes the daemon's program such a process: main() returns host_worker_main().
+ */
 #define REMOTE_ARGUMENT "--policy-worker"
 int host_worker_main(void);
 
@@ -48,7 +50,9 @@ enum remote_event remote_read(struct remote *r, char *why);
 int remote_filter(const struct remote *r);
 /* Of the policy; lives as long as a reference to it. NULL before REMOTE_LOADED. */
 struct policy_module *remote_module(const struct remote *r);
-/* After REMOTE_LOADED: makes an instance. m: the module to make it of, the remote's or its equal. */
+/*
+ * After REMOTE_LOADED: makes an instance. m: the module to make it of, the remote's or its equal.
+ */
 int remote_init(struct remote *r, struct policy_module *m, const struct pcptune_shape *shape,
 		const int64_t *params, char *why);
 /* The instance, the caller's from now on; it stays with this remote. After REMOTE_READY, once. */

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * knee: no trial and error. Records say what every other high would have cost, so each CPU gets the
- * smallest high above which fewer than lambda cycles a second swing; one lambda for all CPUs, steered
- * so that they stay within the budget. That is water-filling: at the end no page would save more
- * elsewhere. Without pressure lambda is what a page must save to be worth its memory.
+ * smallest high above which fewer than lambda cycles a second swing; one lambda for all CPUs,
+ * steered so that they stay within the budget. That is water-filling: at the end no page would save
+ * more elsewhere. Without pressure lambda is what a page must save to be worth its memory.
  *
- * How that is worked out is in policies/knee_share.h, what the records of a CPU say in policies/knee.h;
- * here is what comes in and what goes out. A new sharing takes over only when it saves more than it
- * moves.
+ * How that is worked out is in policies/knee_share.h, what the records of a CPU say in
+ * policies/knee.h; here is what comes in and what goes out. A new sharing takes over only when it
+ * saves more than it moves.
  *
- * A CPU begins with an equal part of the budget, as high_max of the kernel is one: until records say
- * what pages are worth, too little costs more than too much.
+ * A CPU begins with an equal part of the budget, as high_max of the kernel is one: until records
+ * say what pages are worth, too little costs more than too much.
  *
  * All values are bucket edges and a batch, where records are exact: batches do not grow. A CPU that
- * rests for as long as a page costs to keep as to move gives back. Without records (an older target,
- * records switched off) CPUs that miss get more and spare pages go back, by counters as in
+ * rests for as long as a page costs to keep as to move gives back. Without records (an older
+ * target, records switched off) CPUs that miss get more and spare pages go back, by counters as in
  * policies/watch.h, and the reasons say so.
  */
 #include "policies/knee_share.h"

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the records of one CPU say, kept small: for each capacity that its lists might have (bucket
- * edges, eight an octave, 32 pages to 2^18), how many pages they would have taken from the zone. Two
- * horizons, a short and a long one, fade at their own pace; and for each capacity the level that such
- * lists would have now, so that swings longer than a record are seen as well as short ones.
+ * edges, eight an octave, 32 pages to 2^18), how many pages they would have taken from the zone.
+ * Two horizons, a short and a long one, fade at their own pace; and for each capacity the level
+ * that such lists would have now, so that swings longer than a record are seen as well as short
+ * ones.
  *
  * Only refills count, and stand for the drain of the same page: what larger lists save goes out and
- * comes back. A list that is filled once, by frees that nobody takes back, would seem to save drains.
+ * comes back. A list that is filled once, by frees that nobody takes back, would seem to save
+ * drains.
  *
  * At the edges of buckets this is exact for lists of one kind with a loss of one batch. Only the
  * policy writes it; all of it is flat, in integers.

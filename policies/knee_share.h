@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How knee shares a budget: what each step of each CPU is worth, which steps are served, and whether
- * that is better than what is in force.
+ * How knee shares a budget: what each step of each CPU is worth, which steps are served, and
+ * whether that is better than what is in force.
  *
- * How far to look back, and whom to look at? Four sharings are kept up: by a short horizon, by a long
- * one, by both, and by the long one of all CPUs together. What each of them would have moved is known
- * exactly from the records that follow, shrinking lists included, so the best of them is in force: a
- * workload with phases is followed by the short one, CPUs that do the same learn from each other.
+ * How far to look back, and whom to look at? Four sharings are kept up: by a short horizon, by a
+ * long one, by both, and by the long one of all CPUs together. What each of them would have moved
+ * is known exactly from the records that follow, shrinking lists included, so the best of them is
+ * in force: a workload with phases is followed by the short one, CPUs that do the same learn from
+ * each other.
  *
- * One pass prices all steps and adds up what each price wants; then the lowest price that the budget
- * can serve is known, and a second pass deals out. Prices are kept as buckets of the band tracker, an
- * eighth of an octave, between the two.
+ * One pass prices all steps and adds up what each price wants; then the lowest price that the
+ * budget can serve is known, and a second pass deals out. Prices are kept as buckets of the band
+ * tracker, an eighth of an octave, between the two.
  *
- * Unknown is not worthless: while the records of a CPU are short, what it has is worth the least price,
- * so that only those who can show more take it away. Only the policy writes any of this.
+ * Unknown is not worthless: while the records of a CPU are short, what it has is worth the least
+ * price, so that only those who can show more take it away. Only the policy writes any of this.
  */
 #ifndef PCPTUNE_POLICIES_KNEE_SHARE_H
 #define PCPTUNE_POLICIES_KNEE_SHARE_H
@@ -98,8 +99,9 @@ static inline uint32_t knee_capacity(uint32_t high, uint32_t batch)
 }
 
 /*
- * The price of memory, in pages taken: a page must serve lambda cycles, which is one page each. Within
- * the budget it is the least price, however scarce pages are: what nobody has is of use to nobody.
+ * The price of memory, in pages taken: a page must serve lambda cycles, which is one page each.
+ * Within the budget it is the least price, however scarce pages are: what nobody has is of use to
+ * nobody.
  */
 static inline uint64_t knee_rent(const struct knee_round *r, uint32_t pages, uint64_t dt_us)
 {
@@ -365,7 +367,9 @@ static inline void knee_judge(struct knee_state *st, const struct knee_round *r)
 			knee_aim(st, &st->cpu[i], pcptune_sample_cpu(r->s, i), better);
 }
 
-/* What a sharing cost lately that another might have saved; what moves fast has a sixteenth more. */
+/*
+ * What a sharing cost lately that another might have saved; what moves fast has a sixteenth more.
+ */
 static inline uint64_t knee_cost(const struct knee_state *st, uint32_t k)
 {
 	uint64_t cost = watch_sub0(st->cost[k], st->never);
@@ -389,7 +393,9 @@ static inline void knee_choose(struct knee_state *st, const struct knee_round *r
 
 /* ---- batch ---- */
 
-/* What moving pages costs a second with this batch at this high, in pages moved and a scale of B. */
+/*
+ * What moving pages costs a second with this batch at this high, in pages moved and a scale of B.
+ */
 static inline uint64_t knee_batch_cost(const struct knee_cpu *cs, const struct knee_lens *lens,
 				       uint32_t high, uint32_t batch)
 {

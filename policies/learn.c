@@ -269,8 +269,8 @@ static uint32_t more_high(const struct cpu_state *cs, const struct pcptune_cpu *
 }
 
 /*
- * A quarter less; of a CPU that hardly works, whose measurements take long, half of what lies there.
- * No less than high: there was room that nobody filled, which costs nothing.
+ * A quarter less; of a CPU that hardly works, whose measurements take long, half of what lies
+ * there. No less than high: there was room that nobody filled, which costs nothing.
  */
 static uint32_t less_high(const struct cpu_state *cs, const struct pcptune_cpu *c, const int64_t *p)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the parts of the simulator tell each other: sim.c (events), demand.c (what processes ask for),
- * policy.c (policies in the loop). Nothing outside eval/sim/ includes this.
+ * What the parts of the simulator tell each other: sim.c (events), demand.c (what processes ask
+ * for), policy.c (policies in the loop). Nothing outside eval/sim/ includes this.
  *
  * One thread at a time for each simulation; a struct cpu is written by its own events, and by a
  * policy between two events.
@@ -18,7 +18,9 @@ enum { MOVABLE, UNMOVABLE, ORDER1, ORDER2, ORDER3, N_LISTS };
 #define BURSTS	  32u
 #define WINDOW_NS 100000000u /* waiting is averaged over it; a policy samples at its end */
 
-/* Who takes a lock: of the zone; OTHER: users that have nothing to do with lists. LRU: of the LRU. */
+/*
+ * Who takes a lock: of the zone; OTHER: users that have nothing to do with lists. LRU: of the LRU.
+ */
 enum sim_path { SIM_ALLOC, SIM_FREE, SIM_OTHER, SIM_AGENT, SIM_LRU, SIM_PATHS };
 
 struct leg {

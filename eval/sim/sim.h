@@ -22,11 +22,11 @@
 
 /*
  * What the CPUs do. Either processes one after another: each begins with a burst of allocations,
- * faults pages in while it computes, exits, frees most of its pages in one run and its page table as
- * a block of order 1; some time later come bursts of slab frees, without an allocation between. Or
- * streams: of two CPUs beside each other one allocates the blocks of messages and the other frees
- * them, with so many on their way at most; now and then they change roles.
- * Times in ns, sizes in pages. Every field is a key of a workload file (workload.h).
+ * faults pages in while it computes, exits, frees most of its pages in one run and its page table
+ * as a block of order 1; some time later come bursts of slab frees, without an allocation between.
+ * Or streams: of two CPUs beside each other one allocates the blocks of messages and the other
+ * frees them, with so many on their way at most; now and then they change roles. Times in ns, sizes
+ * in pages. Every field is a key of a workload file (workload.h).
  */
 struct sim_workload {
 	/* machine */
@@ -48,7 +48,7 @@ struct sim_workload {
 	int64_t free_page_ns;
 	int64_t idle_ns; /* mean, after an exit */
 	double counter;	 /* share of fault bursts with frees of movable, allocations of unmovable */
-	double other_holds; /* chance at a fault burst of a hold of the zone lock for something else */
+	double other_holds; /* chance at a fault burst of a hold of the lock for something else */
 	double migrate;	    /* chance at a fault burst to go on on another CPU of the node */
 	/* slab */
 	double bursts; /* for each exit, mean */

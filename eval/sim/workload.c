@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Reads workload files by one table of keys: group, name, range, field. What is unknown, missing,
- * of the wrong type or out of range is said with file and line, and with what is right. What belongs
- * to the CPUs' work is there for streams or for processes, not for both.
+ * of the wrong type or out of range is said with file and line, and with what is right. What
+ * belongs to the CPUs' work is there for streams or for processes, not for both.
  */
 #include "eval/sim/workload.h"
 

@@ -2,9 +2,9 @@
 /*
  * Movements of lists as they happen, from a program that is being recorded (`pcptune record`).
  *
- * A program makes one memfd with a ring for each of its CPU slots, sealed against any change of size,
- * and sends it with a hello to who records, over a socket (SOCK_SEQPACKET). From then on both sides
- * only use the rings. There are two ways to such a socket:
+ * A program makes one memfd with a ring for each of its CPU slots, sealed against any change of
+ * size, and sends it with a hello to who records, over a socket (SOCK_SEQPACKET). From then on both
+ * sides only use the rings. There are two ways to such a socket:
  *
  *   The environment names one (PCPALLOC_EVENTS). The program connects at its first allocation, and
  *   its children do. End of file is the end of the program.
@@ -13,17 +13,19 @@
  *   ends it by shutting its side down, or going away: the program writes what its lists moved last
  *   and then closes the socket, so end of file says that all is there. Children are not recorded.
  *
- *   head, merged, entries   the program, with pcp.lock of that CPU held: entry first, then head (release)
+ *   head, merged, entries   the program, with pcp.lock of that CPU held: entry first, then head
+ *                           (release)
  *   tail                    who records, release, after it copied
  *   begun_ns, level         the program, before its hello
  *   seen                    private to the program
  *
- * An event is what was freed to and allocated from one list since its event before. Lists are looked
- * at when one of them moved by 4 pages net, so that much is between most events; what went to and
- * fro comes on top. A thread that finds the ring of its CPU nearly full rests, with no lock held, as
- * long as who records makes progress. After three seconds without any nobody waits, until it goes on:
- * when a ring is full nothing is written, `merged` counts, and the next event of that list has what it
- * moved meanwhile, too. Positions stay right, times do not, nor which swings there were.
+ * An event is what was freed to and allocated from one list since its event before. Lists are
+ * looked at when one of them moved by 4 pages net, so that much is between most events; what went
+ * to and fro comes on top. A thread that finds the ring of its CPU nearly full rests, with no lock
+ * held, as long as who records makes progress. After three seconds without any nobody waits, until
+ * it goes on: when a ring is full nothing is written, `merged` counts, and the next event of that
+ * list has what it moved meanwhile, too. Positions stay right, times do not, nor which swings there
+ * were.
  */
 #ifndef PCPTUNE_EVENTS_H
 #define PCPTUNE_EVENTS_H

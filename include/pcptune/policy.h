@@ -264,9 +264,9 @@ struct pcptune_policy {
 	 */
 	const char *(*refusal)(const struct pcptune_shape *shape, const int64_t *params);
 	/*
-	 * Optional: 0, or a size that ends before it. The policy wants records, about one in so many
-	 * milliseconds for each active CPU; the host may take longer. Each costs the host some 2 KiB
-	 * to read, so ask for no more than a decision needs.
+	 * Optional: 0, or a size that ends before it. The policy wants records, about one in so
+	 * many milliseconds for each active CPU; the host may take longer. Each costs the host some
+	 * 2 KiB to read, so ask for no more than a decision needs.
 	 */
 	uint32_t record_ms;
 	uint32_t reserved;

@@ -381,7 +381,9 @@ static inline uint32_t pcptune_rules_refill(struct pcptune_rule_state *s, uint32
 
 /* ---- free ---- */
 
-/* Does this free of orders 1 to 3 drain? Keeps PREV_HIGH_ORDER. (Kernel: free_unref_page_commit.) */
+/*
+ * Does this free of orders 1 to 3 drain? Keeps PREV_HIGH_ORDER. (Kernel: free_unref_page_commit.)
+ */
 static inline bool pcptune_rules_free_high(struct pcptune_rule_state *s, uint32_t traits,
 					   uint32_t order, uint32_t count)
 {

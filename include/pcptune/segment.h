@@ -255,8 +255,8 @@ struct pcptune_seg_header {
 /*
  * Handshake over the SOCK_SEQPACKET socket: one hello (with the memfd as SCM_RIGHTS), one reply.
  * End of file is the end of the target. Later the daemon may send requests, to targets whose hello
- * says that they know them, and wakes the agent: it reads them. They are answered elsewhere; on this
- * socket a target says nothing more.
+ * says that they know them, and wakes the agent: it reads them. They are answered elsewhere; on
+ * this socket a target says nothing more.
  */
 #define PCPTUNE_WIRE_MAGIC   0x50435057u
 #define PCPTUNE_WIRE_VERSION 1u

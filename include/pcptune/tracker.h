@@ -2,14 +2,14 @@
 /*
  * The band tracker: what any other `high` would have cost, from one pass.
  *
- * Let x be the net position of the lists of a CPU (pages freed minus pages allocated). What lists of
- * capacity C move to and from their zone is the total variation of the play (backlash) operator of
- * width C applied to x: the zone's side p follows x only when x leaves the band [p, p + C]. A swing
- * of x that lies within a larger one before and a larger one after it costs max(0, A - C) pages each
- * way, A being its amplitude, whatever came before. So x is reduced by the four-point rule of
- * rainflow counting: closed cycles go into a histogram of amplitudes, and what stays are the turning
- * points that no larger swing encloses yet. Histogram and turning points together give the traffic
- * for every C and every level at the start:
+ * Let x be the net position of the lists of a CPU (pages freed minus pages allocated). What lists
+ * of capacity C move to and from their zone is the total variation of the play (backlash) operator
+ * of width C applied to x: the zone's side p follows x only when x leaves the band [p, p + C]. A
+ * swing of x that lies within a larger one before and a larger one after it costs max(0, A - C)
+ * pages each way, A being its amplitude, whatever came before. So x is reduced by the four-point
+ * rule of rainflow counting: closed cycles go into a histogram of amplitudes, and what stays are
+ * the turning points that no larger swing encloses yet. Histogram and turning points together give
+ * the traffic for every C and every level at the start:
  *
  *	pages each way = sum over cycles of max(0, A - C)  +  the play over the turning points
  *
@@ -148,7 +148,9 @@ static inline void pcptune_band_init(struct pcptune_band *b)
 	*b = (struct pcptune_band){0};
 }
 
-/* The position is now x, any in the order of time. Positions in between may be left out: see gate */
+/*
+ * The position is now x, any in the order of time. Positions in between may be left out: see gate
+ */
 static inline void pcptune_band_push(struct pcptune_band *b, int64_t x)
 {
 	uint64_t closed[PCPTUNE_BAND_STACK / 2];
@@ -210,7 +212,9 @@ static inline void pcptune_band_gate_init(struct pcptune_band_gate *g, int64_t x
 	g->lo = x - (int64_t)grain;
 }
 
-/* Is x to be pushed? Re-centres the band if so. Each extreme is read by at most `grain` too near. */
+/*
+ * Is x to be pushed? Re-centres the band if so. Each extreme is read by at most `grain` too near.
+ */
 static inline bool pcptune_band_gate_left(struct pcptune_band_gate *g, int64_t x)
 {
 	if ((uint64_t)x - (uint64_t)g->lo <= g->width)
@@ -237,8 +241,9 @@ static inline void pcptune_band_play(int64_t x, uint64_t capacity, int64_t *p,
 }
 
 /*
- * Pages each way of the closed cycles. Exact at bucket edges; in between it is the line from edge to
- * edge, which is never too low. above (may be NULL): cycles that are certainly above the capacity.
+ * Pages each way of the closed cycles. Exact at bucket edges; in between it is the line from edge
+ * to edge, which is never too low. above (may be NULL): cycles that are certainly above the
+ * capacity.
  */
 static inline uint64_t pcptune_band_cycles(const struct pcptune_band *b, uint64_t capacity,
 					   uint64_t *above)
@@ -335,7 +340,9 @@ struct pcptune_band_model {
 	uint64_t growth; /* of the loss for each page of high above the batch, in 1 / 65536 */
 };
 
-/* The smallest capacity with which a record, begun with empty lists, moves at most so many pages. */
+/*
+ * The smallest capacity with which a record, begun with empty lists, moves at most so many pages.
+ */
 static inline uint64_t pcptune_band_match(const struct pcptune_band *b, uint64_t pages)
 {
 	uint64_t lo = 0, hi = UINT64_C(1) << 24;

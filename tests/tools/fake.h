@@ -7,7 +7,8 @@
  * The model, per CPU and step: a burst of pages is allocated and freed through list 0. While `high`
  * is below MODEL_ENOUGH the burst goes to the zone (a refill and a drain, the lock contended now
  * and then); above it, one burst in 16 does. So a policy that raises high sees fewer misses. With
- * `served`, bursts have sizes of their own, and go to the zone only where they do not fit on a list.
+ * `served`, bursts have sizes of their own, and go to the zone only where they do not fit on a
+ * list.
  *
  * Stores follow the rules of segment.h (atomic words, tail with release, values before ack), so
  * that a reader under TSan sees what it would see from the allocator. One thread.
@@ -53,7 +54,7 @@ struct fake {
 	uint32_t n, n_cpus;
 	uint64_t cpus_off, tracks_off;
 	uint64_t steps;
-	bool served; /* bursts go to the zone only where they do not fit on a list */
+	bool served;	  /* bursts go to the zone only where they do not fit on a list */
 	int64_t *adopted; /* decisions taken over, in order */
 	size_t n_adopted, max_adopted;
 };
@@ -390,8 +391,7 @@ static inline void fake_swing(struct fake *f, uint32_t i)
 		pcptune_packed_init(to, t->x, cut);
 		t->current = !t->current;
 	}
-	pcptune_packed_push(&t->half[t->current],
-			    t->x - (int64_t)fake_size(f, i));
+	pcptune_packed_push(&t->half[t->current], t->x - (int64_t)fake_size(f, i));
 	pcptune_packed_push(&t->half[t->current], t->x);
 	FAKE_PUT(&b->pcp.lock, 0);
 }

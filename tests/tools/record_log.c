@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Makes a decision log with records: lists of several CPUs by the rules of rules.h, their swings and
- * what they moved, as a daemon would have written them.
+ * Makes a decision log with records: lists of several CPUs by the rules of rules.h, their swings
+ * and what they moved, as a daemon would have written them.
  *
  *	record_log PATH [KEY=VALUE ...]
  *
@@ -125,7 +125,9 @@ static void move(struct cpu *c, int64_t blocks)
 	pcptune_band_push(&c->band, c->x);
 }
 
-/* A few runs of allocations and as many frees, some pages of it in between, each CPU by its size. */
+/*
+ * A few runs of allocations and as many frees, some pages of it in between, each CPU by its size.
+ */
 static void burst(uint32_t i, uint64_t step)
 {
 	uint64_t phase = step * k.step_ms / 60000 / 5 % 3; /* which CPUs are large changes */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Simulated lists against the plain rules call by call, and the closed loop over traces: exact where
- * the curve is, the same with any number of threads, policies at work, edges of time and number.
+ * Simulated lists against the plain rules call by call, and the closed loop over traces: exact
+ * where the curve is, the same with any number of threads, policies at work, edges of time and
+ * number.
  */
 #include <errno.h>
 #include <setjmp.h>

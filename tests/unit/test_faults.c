@@ -75,7 +75,9 @@ static CALLER_KNOWN void foreign_child(void)
 	WRONG(pcpa_free((void *)~(uintptr_t)0, 0), ~(uintptr_t)0, "no zone");
 	WRONG(pcpa_free(a + 16, 0), a + 16, "aligned");
 	WRONG(pcpa_free(c + 4096, 1), c + 4096, "aligned");
-	/* where sections serve the list it is seen in the zone, and the books are right again then */
+	/*
+	 * where sections serve the list it is seen in the zone, and the books are right again then
+	 */
 	pcpa_free(c + 4096, 0);
 	if (stats().mode == PCPTUNE_MODE_RSEQ) {
 		CHECK(n_errors == expected);

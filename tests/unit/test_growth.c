@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Batches that grow: from what was measured at one high, what lists do at others, against lists that
- * are simulated call by call; and the likeness of a walk that it is worked out with.
+ * Batches that grow: from what was measured at one high, what lists do at others, against lists
+ * that are simulated call by call; and the likeness of a walk that it is worked out with.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -216,8 +216,9 @@ static void test_steady(void **state)
 }
 
 /*
- * Cost that rises past a point: from a high of 1000 on every page waits, the longer the more of them
- * there are. A policy that sees misses only goes on raising; the guard, or the canary, ends that.
+ * Cost that rises past a point: from a high of 1000 on every page waits, the longer the more of
+ * them there are. A policy that sees misses only goes on raising; the guard, or the canary, ends
+ * that.
  */
 static void wait_by_length(struct model *m, uint32_t i)
 {

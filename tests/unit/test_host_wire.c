@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Tables of a foreign policy on their way into the daemon: what comes out is what went in, for every
- * policy that there is, and of damaged images nothing comes out that leads outside of them.
+ * Tables of a foreign policy on their way into the daemon: what comes out is what went in, for
+ * every policy that there is, and of damaged images nothing comes out that leads outside of them.
  */
 #include <errno.h>
 #include <setjmp.h>

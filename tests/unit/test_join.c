@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A recording that begins while the program runs: program, daemon and recorder are one process here,
- * and its agent is between them. The program stands still where a trace begins and ends, so every
- * page of it is known.
+ * A recording that begins while the program runs: program, daemon and recorder are one process
+ * here, and its agent is between them. The program stands still where a trace begins and ends, so
+ * every page of it is known.
  */
 #include <setjmp.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * knee: its curves against lists that are played page by page, then the policy in a closed loop: it
- * finds the knee and stays there, follows phases, shares a budget where pages save most, gives back,
- * takes nothing from a damaged record, and goes by counters where there are no records.
+ * finds the knee and stays there, follows phases, shares a budget where pages save most, gives
+ * back, takes nothing from a damaged record, and goes by counters where there are no records.
  */
 #include "tests/unit/policy_model.h"
 #include "policies/knee.h"
@@ -178,7 +178,9 @@ static void finds_the_knee(void **state)
 		}
 }
 
-/* What is missed is raised for at once, not in steps; before anything moved each has an equal part. */
+/*
+ * What is missed is raised for at once, not in steps; before anything moved each has an equal part.
+ */
 static void begins_boldly(void **state)
 {
 	struct model m;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * lowwater, shuffle, coldest, learn and knee in a closed loop, each through the same patterns: a CPU that
- * misses is served, one that rests gives back where that is the policy's, the budget holds at every
- * step, and no CPU changes direction more than twice in ten minutes of steady load.
+ * lowwater, shuffle, coldest, learn and knee in a closed loop, each through the same patterns: a
+ * CPU that misses is served, one that rests gives back where that is the policy's, the budget holds
+ * at every step, and no CPU changes direction more than twice in ten minutes of steady load.
  */
 #include "tests/unit/policy_model.h"
 

@@ -245,7 +245,9 @@ static void a_copy_of_nothing_has_no_row(void **state)
 	end(&w);
 }
 
-/* Each size that a file may have, from one that has no row to one that has not all of the last one. */
+/*
+ * Each size that a file may have, from one that has no row to one that has not all of the last one.
+ */
 static void a_copy_that_finds_no_room_is_none(void **state)
 {
 	struct rlimit kept, least = {0, 0};

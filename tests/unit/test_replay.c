@@ -461,7 +461,9 @@ static void test_assignments_in_a_row(void **state)
 	assert_int_equal(v.not_derivable, 0);
 }
 
-/* The log grows while it is read: a decision whose sample was not there yet is left for next time. */
+/*
+ * The log grows while it is read: a decision whose sample was not there yet is left for next time.
+ */
 static void test_growing_log(void **state)
 {
 	struct verify_result v;

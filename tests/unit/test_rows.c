@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Rows that are kept whole, against a map of used pages: rows of all lengths in and out for several
- * CPUs. No page may be out twice or be lost, bounds hold, what is not used leaves, and what left has
- * merged. Then the same through the API, with its counters, and after a fork.
+ * CPUs. No page may be out twice or be lost, bounds hold, what is not used leaves, and what left
+ * has merged. Then the same through the API, with its counters, and after a fork.
  */
 #include <setjmp.h>
 #include <stdint.h>

@@ -117,7 +117,9 @@ static void last_in_first_out(void **state)
 	assert_int_equal(list->tail, -7);
 }
 
-/* Other ids than those of the tables are refused; so is a store that was planned for another CPU. */
+/*
+ * Other ids than those of the tables are refused; so is a store that was planned for another CPU.
+ */
 static void only_on_its_cpu(void **state)
 {
 	static const uint32_t ids[] = {CPU + 1, UINT32_MAX, UINT32_MAX - 1, INT32_MAX};

@@ -624,7 +624,9 @@ static void test_all_ways_of_moving(void **state)
 	bench_free(&b);
 }
 
-/* A pass in the midst of a hold: what it counts comes with its end, all of it, and nothing is lost. */
+/*
+ * A pass in the midst of a hold: what it counts comes with its end, all of it, and nothing is lost.
+ */
 static void test_a_hold_in_two_passes(void **state)
 {
 	struct bench b = bench_new(1, 2);

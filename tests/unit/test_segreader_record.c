@@ -116,7 +116,10 @@ static void a_cpu_that_begins_late(void **state)
 	assert_record(0, 1, 77, 77);
 }
 
-/* The target is in its lists: not now. What it does meanwhile, with an old cut or the new, is not lost. */
+/*
+ * The target is in its lists: not now. What it does meanwhile, with an old cut or the new, is not
+ * lost.
+ */
 static void a_lock_that_is_held(void **state)
 {
 	(void)state;

@@ -433,7 +433,9 @@ static const char stream_text[] =
 	"window = 8; swap_ns = 20000000; };\n"
 	"run = { warm_ns = 0; run_ns = 300000000; };\n";
 
-/* Messages are freed as they were allocated, no faster than the slower side, window at most ahead. */
+/*
+ * Messages are freed as they were allocated, no faster than the slower side, window at most ahead.
+ */
 static void streams(void **state)
 {
 	struct sim_workload w;

@@ -467,8 +467,8 @@ static const uint32_t growing_highs[] = {256, 512, 1024, 2048, 4096, 8192};
 #define N_HIGHS (sizeof(growing_highs) / sizeof(growing_highs[0]))
 
 /*
- * Calibrated on the first half of a walk, the second is predicted at the same high. Where there were
- * fewer than 200 drains the two halves differ by chance alone (by 8 % with 72 of them).
+ * Calibrated on the first half of a walk, the second is predicted at the same high. Where there
+ * were fewer than 200 drains the two halves differ by chance alone (by 8 % with 72 of them).
  */
 static void growing_batches_are_within_five_per_cent_once_calibrated(void **state)
 {

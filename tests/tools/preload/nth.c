@@ -3,9 +3,9 @@
  * Preloaded into a program of a test: its n-th allocation, write, mapping or open fails.
  *
  * What fails, and when, stands in a page of memory that the test shares (NTH_FILE), so that it can
- * be said to a program that runs: the test clears `count`, sets `kind` and then `at`; a call of that
- * kind counts, and the one that makes `count` reach `at` fails and sets `fired`, as do all that
- * follow where `on` is set. 0 in `at`: nothing fails, nothing counts.
+ * be said to a program that runs: the test clears `count`, sets `kind` and then `at`; a call of
+ * that kind counts, and the one that makes `count` reach `at` fails and sets `fired`, as do all
+ * that follow where `on` is set. 0 in `at`: nothing fails, nothing counts.
  *
  * Calls that libc makes within itself do not come by here. NTH_ONLY: calls from files with this in
  * their names alone.

@@ -45,12 +45,8 @@ int record_writer(struct recording *c, const char *name, size_t levels)
 /* What could be written is a trace that ends too early, which readers know how to take. */
 static int keep_part(struct recording *c)
 {
-	const char *path = c->a->output;
-
-	fclose(c->out.f);
-	if (rename(c->out.tmp, path))
-		remove(c->out.tmp);
-	return cli_error("%s: %s; the trace ends there", path, strerror(-c->error));
+	cli_output_keep(&c->out);
+	return cli_error("%s: %s; the trace ends there", c->a->output, strerror(-c->error));
 }
 
 int record_end(struct recording *c)

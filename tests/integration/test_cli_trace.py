@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """trace import, export and info, as people call them."""
+import stat
+
 from harness import *
 
 HEADER = "time_ns,cpu,order,blocks\n"
@@ -33,6 +35,30 @@ def what_goes_in_comes_out():
     with open(src + ".2") as f:
         assert f.read() == ROWS
     assert sorted(os.listdir(os.path.dirname(src))) == ["walks.csv", "walks.csv.2", "walks.csv.pct"]
+
+
+@test
+def what_is_no_file_stays_what_it_is_and_a_link_a_link():
+    d = tmp()
+    src, fifo, link, old = (os.path.join(d, n) for n in ("walks.csv", "fifo", "link", "old.pct"))
+    written(ROWS, d=d)
+    os.mkfifo(fifo)
+    reader = spawn(["cat", fifo], stdout=subprocess.PIPE)
+    r = trace("import", src, fifo)
+    assert r.returncode == 0 and stat.S_ISFIFO(os.stat(fifo).st_mode), r
+    reader.stdout.buffer.read()
+    written("precious", "old.pct", d)
+    os.chmod(old, 0o600)
+    os.symlink(old, link)
+    r = trace("import", src, link)
+    assert r.returncode == 0 and os.path.islink(link), r
+    assert stat.S_IMODE(os.stat(old).st_mode) == 0o600
+    assert trace("export", old).stdout == ROWS
+    r = run(["sh", "-c", '"$0" trace export "$1" /dev/stdout | cat', PCPTUNE, old])
+    assert r.stdout == ROWS, r
+    r = trace("import", src, d)
+    assert r.returncode == 1 and "Is a directory" in r.stderr, r
+    assert sorted(os.listdir(d)) == ["fifo", "link", "old.pct", "walks.csv"]
 
 
 @test

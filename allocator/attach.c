@@ -28,6 +28,7 @@
 #define BACKOFF_LEAST 1000u
 #define BUSY_MS	      100u
 #define BACKOFF_MOST  10000u
+#define REFUSED_MOST  300000u
 #define REPLY_LEAST   offsetof(struct pcptune_reply, reason)
 #define PATHS	      2
 
@@ -39,7 +40,7 @@ static unsigned n_paths, used_path;
 static char shared_dir[32]; /* of the first path, when it is in /tmp */
 static bool paths_known, was_attached;
 static uint64_t next_try_ns, waiting_since_ns;
-static uint32_t backoff_ms;
+static uint32_t backoff_ms, refused_ms;
 static struct socket_id {
 	uint64_t dev, ino, ctime_ns;
 } refused;
@@ -209,6 +210,27 @@ static bool socket_id(struct socket_id *ret_id)
 	return true;
 }
 
+/* What was refused for want of room there may be had later. */
+static bool for_want_of_room(int status)
+{
+	return status == EMFILE || status == ENFILE || status == ENOMEM || status == EUSERS ||
+	       status == EBUSY || status == ETIMEDOUT;
+}
+
+static void enter_refused(int status)
+{
+	if (!socket_id(&refused))
+		refused = (struct socket_id){0};
+	next_try_ns = UINT64_MAX;
+	if (for_want_of_room(status)) {
+		refused_ms = refused_ms ? 2 * refused_ms : BACKOFF_LEAST;
+		if (refused_ms > REFUSED_MOST)
+			refused_ms = REFUSED_MOST;
+		next_try_ns = pcpa_now_ns() + refused_ms * MS;
+	}
+	enter(PCPA_ATTACH_REFUSED);
+}
+
 static void read_reply(void)
 {
 	struct pcptune_reply reply = {0};
@@ -223,16 +245,14 @@ static void read_reply(void)
 	}
 	if (!reply.status) {
 		was_attached = true;
-		backoff_ms = 0;
+		backoff_ms = refused_ms = 0;
 		enter(PCPA_ATTACH_DONE);
 		return;
 	}
 	reply.reason[sizeof(reply.reason) - 1] = '\0';
 	memcpy(reason, reply.reason, sizeof(reason));
 	pcpa_fd_drop(&sock);
-	if (!socket_id(&refused))
-		refused = (struct socket_id){0};
-	enter(PCPA_ATTACH_REFUSED);
+	enter_refused(reply.status);
 }
 
 /* Does the daemon run as us or as root? It does, unless we were told to attach to another's. */
@@ -281,7 +301,8 @@ static void check_refused(void)
 {
 	struct socket_id now;
 
-	if (!socket_id(&now) || !memcmp(&now, &refused, sizeof(now)))
+	if (pcpa_now_ns() < next_try_ns &&
+	    (!socket_id(&now) || !memcmp(&now, &refused, sizeof(now))))
 		return;
 	enter(PCPA_ATTACH_NONE);
 	next_try_ns = 0;
@@ -319,15 +340,18 @@ enum pcpa_attach pcpa_attach_step(void)
 uint32_t pcpa_attach_wait_ms(void)
 {
 	uint64_t now = pcpa_now_ns(), ms = UINT32_MAX;
+	enum pcpa_attach s;
 
 	pcpa_attach_lock();
-	if (pcpa_attach_state() == PCPA_ATTACH_NONE && next_try_ns != UINT64_MAX && n_paths)
+	s = pcpa_attach_state();
+	if ((s == PCPA_ATTACH_NONE || s == PCPA_ATTACH_REFUSED) && next_try_ns != UINT64_MAX &&
+	    n_paths)
 		ms = next_try_ns > now ? (next_try_ns - now) / MS + 1 : 0;
 	/* a reply is soon there or not at all: look after 5 % of what was waited, at most 1 s */
-	if (pcpa_attach_state() == PCPA_ATTACH_WAITING)
+	if (s == PCPA_ATTACH_WAITING)
 		ms = (now - waiting_since_ns) / MS / 20 + 2;
 	pcpa_attach_unlock();
-	if (pcpa_attach_state() == PCPA_ATTACH_WAITING && ms > 1000)
+	if (s == PCPA_ATTACH_WAITING && ms > 1000)
 		ms = 1000;
 	return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
 }
@@ -340,5 +364,5 @@ void pcpa_attach_forget(void)
 	enter(PCPA_ATTACH_NONE);
 	was_attached = false;
 	next_try_ns = 0;
-	backoff_ms = 0;
+	backoff_ms = refused_ms = 0;
 }

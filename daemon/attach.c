@@ -37,6 +37,7 @@
 #define ENTRIES_MAX	65536u /* zones x slots of one target: bounds the memory it costs us */
 #define BYTES_PER_ENTRY 1024u
 #define EVENTS_A_MINUTE 100u
+#define NO_DESCRIPTOR	"the daemon has no descriptor left; it is asked again later"
 
 struct pending {
 	struct attach *a;
@@ -183,9 +184,7 @@ static bool hello_form(const struct incoming *in, char *why, size_t n)
 		snprintf(why, n, "hello: segment layout %u, this daemon knows %u", h->layout,
 			 PCPTUNE_SEG_LAYOUT);
 	else if (in->flags & MSG_CTRUNC)
-		snprintf(why, n,
-			 "hello: control data truncated (more than one descriptor, or the "
-			 "daemon has none left)");
+		snprintf(why, n, "hello: control data truncated, more than one descriptor");
 	else if (in->n_fds != 1)
 		snprintf(why, n, "hello: %d descriptors, one is right", in->n_fds);
 	else
@@ -316,7 +315,10 @@ static bool handshake(struct attach *a, int fd, const struct ucred *peer)
 		close(fd); /* went without a word */
 		return true;
 	}
-	if (hello_form(&in, why, sizeof(why)))
+	if (in.flags & MSG_CTRUNC && !in.n_fds) {
+		snprintf(why, sizeof(why), NO_DESCRIPTOR);
+		r = -EMFILE;
+	} else if (hello_form(&in, why, sizeof(why)))
 		r = attach_segment(a, fd, peer, &in, why, sizeof(why));
 	close_fds(&in);
 	if (r < 0)
@@ -418,7 +420,7 @@ static void out_of_descriptors(struct attach *a, int err)
 		close(a->reserve);
 		fd = accept4(a->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd >= 0) {
-			reply(a, fd, err, 0, "the daemon has no descriptor left; try again");
+			reply(a, fd, err, 0, NO_DESCRIPTOR);
 			close(fd);
 		}
 		a->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -282,6 +282,18 @@ def a_real_program_attaches_and_reconnects_after_a_restart():
 
 
 @test
+def a_program_that_found_no_room_attaches_when_there_is_some():
+    d = Daemon(max_targets=1)
+    f = Fake(d)
+    assert f.reply["status"] == 0, f.reply
+    spawn([os.path.join(BENCH, "page_fault1"), "--threads", "1", "--mib", "16", "--seconds", "50"],
+          env={"PCPTUNE_SOCKET": d.socket}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: "max_targets" in d.stderr())
+    f.end()
+    d.target("page_fault1")
+
+
+@test
 def what_a_program_had_of_its_own_survives_a_crash_of_the_daemon():
     pf = os.path.join(BENCH, "page_fault1")
     d = Daemon(lease_ms=60000)

@@ -138,6 +138,35 @@ static void refused_with_a_reason(void **state)
 			 0);
 }
 
+/* For want of room is for now: the same socket is asked again. */
+static void no_room_child(void)
+{
+	int listener;
+	struct target t;
+
+	make_folder();
+	listener = listen_at();
+	pcpa_free(pcpa_alloc(0), 0);
+	t = receive_hello(listener);
+	answer(&t, EUSERS, "1 targets are attached, max_targets allows no more");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_REFUSED);
+	CHECK(!strcmp(pcpa_attach_reason(), "1 targets are attached, max_targets allows no more"));
+	drop_target(&t);
+	t = receive_hello(listener);
+	answer(&t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	drop_target(&t);
+	close(listener);
+	remove_folder();
+}
+
+static void refused_for_want_of_room(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(no_room_child, SETTINGS("PCPALLOC_SIZE=64m", "PCPALLOC_AGENT=1")),
+			 0);
+}
+
 static void restart_child(void)
 {
 	int listener;
@@ -559,6 +588,7 @@ int main(void)
 		cmocka_unit_test(agent_comes_with_growth),
 		cmocka_unit_test(described_by_itself),
 		cmocka_unit_test(refused_with_a_reason),
+		cmocka_unit_test(refused_for_want_of_room),
 		cmocka_unit_test(daemon_comes_back),
 		cmocka_unit_test(descriptors_closed_by_the_program),
 		cmocka_unit_test(no_daemon),

@@ -185,7 +185,7 @@ static json_t *row_json(const struct work *w, const struct advice_row *row, size
 	json_object_set_new(o, "then", cli_limits_json(&then));
 	put_traffic(&w->advice, row->measured, &row->pages_now, &row->pages_then, o);
 	json_object_set_new(o, "reason", json_string(reason ? reason->name : "?"));
-	json_object_set_new(o, "why", json_string(why));
+	json_object_set_new(o, "why", json_shown(why));
 	json_object_set_new(o, "applied", json_false());
 	return o;
 }

@@ -200,9 +200,10 @@ int cmd_check_config(int argc, char **argv)
 		if (!a.json)
 			print_text(&c, r == CLI_OK);
 		else
-			cli_print_json(json_pack("{s:s, s:b, s:O, s:O, s:O}", "file", c.file, "ok",
-						 r == CLI_OK, "errors", c.errors, "policies",
-						 c.policies, "notes", c.notes));
+			cli_print_json(json_pack("{s:o, s:b, s:O, s:O, s:O}", "file",
+						 json_shown(c.file), "ok", r == CLI_OK, "errors",
+						 c.errors, "policies", c.policies, "notes",
+						 c.notes));
 	}
 	json_decref(c.errors);
 	json_decref(c.notes);

@@ -35,6 +35,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "lib/ctlclient.h"
+#include "lib/jsontext.h"
 #include "lib/logstore.h"
 
 enum cli_exit {
@@ -176,7 +177,10 @@ const char *cli_plain(void);
 int cli_connect(const char *socket, struct ctlclient **ret);
 /* Takes the reference of request. -1: *ret is a new reference; else said, and the exit status. */
 int cli_call(struct ctlclient *c, json_t *request, json_t **ret);
-/* A TARGET word as the control socket wants it: a number is an id, else a name. New reference. */
+/*
+ * A TARGET word as the control socket wants it: a number is an id, else a name. New reference. One
+ * that is not UTF-8 goes into the request, too, and makes cli_call() refuse the whole of it.
+ */
 json_t *cli_target(const char *word);
 
 /* ---- other programs ---- */
@@ -191,7 +195,8 @@ bool cli_beside_us(const char *name, char *path);
 
 /*
  * The database to read, malloc'ed: db if given, else that of the running daemon, else the default
- * one, else the newest that `run` left. NULL: none, and why says what was looked at.
+ * one, else the newest that `run` left; with a socket only that of the daemon there. NULL: none, and
+ * why says what was looked at.
  */
 char *cli_db_path(const char *db, const char *socket, char *why);
 /*

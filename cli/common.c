@@ -121,7 +121,7 @@ json_t *cli_target(const char *word)
 {
 	int64_t id;
 
-	return text_parse_i64(word, &id) ? json_string(word) : json_integer(id);
+	return text_parse_i64(word, &id) ? json_string_nocheck(word) : json_integer(id);
 }
 
 /* ---- other programs ---- */
@@ -145,10 +145,10 @@ bool cli_beside_us(const char *name, char *path)
 
 /* ---- the log ---- */
 
-static char *daemon_db(const char *socket)
+/* why: CLI_WHY bytes, set where NULL is returned */
+static char *daemon_db(const char *socket, char *why)
 {
 	struct ctlclient *c;
-	char why[CLI_WHY];
 	json_t *request, *version = NULL;
 	const char *path = "";
 	char *db = NULL;
@@ -160,6 +160,8 @@ static char *daemon_db(const char *socket)
 		path = cli_str(json_object_get(version, "log"), "path");
 	if (path[0])
 		db = strdup(path);
+	else if (version)
+		snprintf(why, CLI_WHY, "the daemon keeps no log");
 	json_decref(request);
 	json_decref(version);
 	ctlclient_close(c);
@@ -246,8 +248,8 @@ char *cli_db_path(const char *db, const char *socket, char *why)
 
 	if (db)
 		return strdup(db);
-	path = daemon_db(socket);
-	if (path)
+	path = daemon_db(socket, why);
+	if (path || socket)
 		return path;
 	standard = config_default_log();
 	if (standard && config_place_trusted(standard, why)) {

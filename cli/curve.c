@@ -332,7 +332,7 @@ static int print_json(const struct plot *p)
 {
 	json_t *o = json_object(), *cpus = json_array();
 
-	json_object_set_new(o, "source", json_string(p->source));
+	json_object_set_new(o, "source", json_shown(p->source));
 	json_object_set_new(o, "kind", json_string(p->w.from_log ? "log" : "trace"));
 	json_object_set_new(o, "target",
 			    p->w.from_log ? json_pack("{s:I, s:s}", "id", (json_int_t)p->target.id,

@@ -162,7 +162,7 @@ static json_t *job_json(const struct grid_job *j)
 	json_object_set_new(o, "version", json_string(policy_desc(j->module)->version));
 	json_object_set_new(o, "params", eval_params_json(j->module, j->params));
 	if (j->error)
-		json_object_set_new(o, "error", json_string(j->why));
+		json_object_set_new(o, "error", json_shown(j->why));
 	else
 		numbers_json(j, o);
 	return o;
@@ -177,7 +177,7 @@ static int print_json(const struct plan *p)
 		a += p->t.w.walk[i]->alloc_pages;
 		f += p->t.w.walk[i]->free_pages;
 	}
-	json_object_set_new(o, "trace", json_string(p->a->trace));
+	json_object_set_new(o, "trace", json_shown(p->a->trace));
 	json_object_set_new(o, "whole", json_boolean(!p->t.cut));
 	json_object_set_new(o, "rows", integer(p->t.rows));
 	json_object_set_new(o, "cpus", integer(p->t.n_used));

@@ -146,7 +146,7 @@ static int one_log(struct plan *p, const char *path)
 	if (r < 0)
 		r = run_targets(p, ls, &f);
 	if (r < 0)
-		json_array_append_new(p->t.logs, json_string(path));
+		json_array_append_new(p->t.logs, json_shown(path));
 	free(f.v);
 	logstore_close(ls);
 	return r;

@@ -58,6 +58,6 @@ json_t *explain_json(const struct story *s)
 	json_object_set_new(o, "from", sample_json(s));
 	json_object_set_new(o, "previous", neighbour_json(s, &s->before));
 	json_object_set_new(o, "next", neighbour_json(s, &s->next));
-	json_object_set_new(o, "db", json_string(s->db));
+	json_object_set_new(o, "db", json_shown(s->db));
 	return o;
 }

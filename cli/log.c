@@ -342,7 +342,7 @@ static int run_listing(struct listing *l)
 	r = r < 0 ? list(l) : r;
 	if (r >= 0)
 		return r;
-	if (!l->head && !l->a->json && !l->a->follow)
+	if (!l->head && !l->a->json && !l->a->follow && l->a->tail)
 		printf("no decisions%s in %s\n",
 		       l->filter.name || l->filter.target || l->a->policy || l->a->reason ||
 				       l->a->since || l->a->cpu >= 0 || l->a->zone >= 0

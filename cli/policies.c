@@ -121,7 +121,7 @@ static json_t *policy_json(const struct policy_module *m, bool all)
 	json_object_set_new(o, "name", json_string(d->name));
 	json_object_set_new(o, "version", json_string(d->version));
 	json_object_set_new(o, "summary", json_string(d->summary));
-	json_object_set_new(o, "file", json_string(policy_file(m)));
+	json_object_set_new(o, "file", json_shown(policy_file(m)));
 	for (uint32_t i = 0; all && i < d->n_params; i++)
 		json_array_append_new(params, param_json(policy_param(m, i)));
 	for (uint32_t i = 0; all && i < d->n_reasons; i++)
@@ -231,8 +231,8 @@ static json_t *entry_json(const struct policy_module *m, const char *name, const
 	if (m)
 		return policy_json(m, false);
 	o = json_object();
-	json_object_set_new(o, "name", json_string(name));
-	json_object_set_new(o, "error", json_string(why));
+	json_object_set_new(o, "name", json_shown(name));
+	json_object_set_new(o, "error", json_shown(why));
 	return o;
 }
 
@@ -289,7 +289,7 @@ static int list(const struct args *a)
 	text_table_column(t, "summary", '<');
 	bad = collect(names, n, a, t, array);
 	policy_list_free(names, n);
-	json_object_set_new(o, "path", json_string(path));
+	json_object_set_new(o, "path", json_shown(path));
 	json_object_set_new(o, "policies", array);
 	r = CLI_OK;
 	if (a->json)

@@ -63,7 +63,7 @@ static int add_policy(json_t *request, int n, char **words)
 	json_t *params = json_object();
 	int i;
 
-	json_object_set_new(request, "policy", json_string(words[0]));
+	json_object_set_new(request, "policy", json_string_nocheck(words[0]));
 	json_object_set_new(request, "params", params);
 	for (i = 1; i < n; i++) {
 		char *eq = strchr(words[i], '=');
@@ -74,7 +74,8 @@ static int add_policy(json_t *request, int n, char **words)
 		snprintf(key, sizeof(key), "%.*s", (int)(eq - words[i]), words[i]);
 		if (json_object_get(params, key))
 			return cli_usage_error("%s is given twice", key);
-		json_object_set_new(params, key, json_string(eq + 1));
+		if (json_object_set_new(params, key, json_string(eq + 1)))
+			return cli_usage_error("\"%s\": not KEY=VALUE in UTF-8", words[i]);
 	}
 	return -1;
 }

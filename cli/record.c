@@ -100,9 +100,9 @@ int record_json(const struct recording *c, int status, json_t *more)
 		return -1;
 	}
 	recorder_totals(c->r, &t);
-	o = json_pack("{s:s, s:i, s:I, s:I, s:I, s:I}", "file", c->a->output, "status", status,
-		      "rows", (json_int_t)t.rows, "programs", (json_int_t)t.programs, "merged",
-		      (json_int_t)t.merged, "bad", (json_int_t)t.bad + t.refused);
+	o = json_pack("{s:o, s:i, s:I, s:I, s:I, s:I}", "file", json_shown(c->a->output), "status",
+		      status, "rows", (json_int_t)t.rows, "programs", (json_int_t)t.programs,
+		      "merged", (json_int_t)t.merged, "bad", (json_int_t)t.bad + t.refused);
 	json_object_update(o, more);
 	json_decref(more);
 	f = strcmp(path, "-") ? fopen(path, "we") : stdout;

@@ -88,9 +88,9 @@ static void ask_for_log(struct run_daemon *d, json_t *s)
 	state = cli_str(log, "state");
 	there = !strcmp(state, "ok") ||
 		(!strcmp(state, "lost") && !config_place_trusted(path, why) && !access(path, F_OK));
-	json_object_set_new(s, "db", there ? json_string(path) : json_null());
+	json_object_set_new(s, "db", there ? json_shown(path) : json_null());
 	json_object_set_new(s, "log_error",
-			    !strcmp(state, "lost")  ? json_string(cli_str(log, "error"))
+			    !strcmp(state, "lost")  ? json_shown(cli_str(log, "error"))
 			    : !strcmp(state, "off") ? json_string("it is switched off")
 						    : json_null());
 	json_object_set_new(s, "dry_run", json_boolean(cli_bool(version, "dry_run")));
@@ -172,13 +172,13 @@ void run_summary_complete(json_t *s, const struct run_result *r, const char *pro
 
 	if (!none)
 		fill_percentages(s, r->cpu_us);
-	json_object_set_new(s, "program", json_string(program));
+	json_object_set_new(s, "program", json_shown(program));
 	json_object_set_new(s, "status", json_integer(r->status));
 	json_object_set_new(s, "signal", r->signal ? json_integer(r->signal) : json_null());
 	json_object_set_new(s, "wall_s", json_real(r->wall_s));
 	json_object_set_new(s, "daemon",
 			    none ? json_null() : json_string(d->dir ? "private" : "running"));
-	json_object_set_new(s, "error", none ? json_string(d->why) : json_null());
+	json_object_set_new(s, "error", none ? json_shown(d->why) : json_null());
 }
 
 /* ---- for people ---- */

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "cli/combine.h"
+#include "cli/output.h"
 #include "cli/simulate.h"
 #include "eval/sim/workload.h"
 #include "lib/text.h"
@@ -51,7 +52,7 @@ const struct cli_option options_simulate[] = {
 	{"published", 'p', NULL, "the published rows beside what was published", cli_set_flag,
 	 offsetof(struct args, published)},
 	CLI_OPT_POLICY_PATH(struct args, policy_path),
-	{"json", 'j', "FILE", "JSON for programs, to a file", cli_set_string,
+	{"json", 'j', "FILE", "JSON for programs, to a file (- standard output)", cli_set_string,
 	 offsetof(struct args, json)},
 	{0},
 };
@@ -181,7 +182,7 @@ static int print_table(const struct simulate_job *j)
 
 /* ---- JSON ---- */
 
-static int write_json(const struct simulate_job *j, const struct args *a, double seconds)
+static int write_json(const struct simulate_job *j, const struct args *a, double seconds, FILE *f)
 {
 	json_t *o = json_object(), *rows = json_array();
 	uint64_t events = 0;
@@ -190,7 +191,7 @@ static int write_json(const struct simulate_job *j, const struct args *a, double
 	for (uint32_t i = 0; i < j->n_rows; i++) {
 		json_t *row = json_object();
 
-		json_object_set_new(row, "row", json_string(j->rows[i].name));
+		json_object_set_new(row, "row", json_shown(j->rows[i].name));
 		for (uint32_t k = 0; k < j->n_seeds; k++)
 			events += j->rows[i].seed[k].events;
 		for (int k = 0; k < SIMULATE_VALUES; k++) {
@@ -202,14 +203,14 @@ static int write_json(const struct simulate_job *j, const struct args *a, double
 		}
 		json_array_append_new(rows, row);
 	}
-	json_object_set_new(o, "workload", json_string(a->workload));
+	json_object_set_new(o, "workload", json_shown(a->workload));
 	json_object_set_new(o, "cpus", json_integer(j->cpus));
 	json_object_set_new(o, "seed", json_integer((json_int_t)j->seed));
 	json_object_set_new(o, "seeds", json_integer(j->n_seeds));
 	json_object_set_new(o, "events", json_integer((json_int_t)events));
 	json_object_set_new(o, "events_per_second", json_real((double)events / seconds));
 	json_object_set_new(o, "rows", rows);
-	r = json_dump_file(o, a->json, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+	r = json_dumpf(o, f, JSON_INDENT(1) | JSON_PRESERVE_ORDER) || fputc('\n', f) == EOF;
 	json_decref(o);
 	return r ? cli_error("%s: %s", a->json, strerror(errno)) : CLI_OK;
 }
@@ -410,7 +411,22 @@ static int broken(const struct simulate_job *j)
 	return r;
 }
 
-static int simulate(struct simulate_job *j, const struct args *a)
+/* To standard output goes either the table or the JSON. */
+static int show(const struct simulate_job *j, const struct args *a, double seconds, FILE *json)
+{
+	int r = CLI_OK;
+
+	if (json != stdout) {
+		r = a->published ? simulate_print_published(j) : CLI_OK;
+		if (r == CLI_OK)
+			r = print_table(j);
+	}
+	if (r == CLI_OK && json)
+		r = write_json(j, a, seconds > 0 ? seconds : 1e-9, json);
+	return r;
+}
+
+static int simulate(struct simulate_job *j, const struct args *a, FILE *json)
 {
 	struct timespec from, to;
 	double seconds;
@@ -423,12 +439,24 @@ static int simulate(struct simulate_job *j, const struct args *a)
 	}
 	clock_gettime(CLOCK_MONOTONIC, &to);
 	seconds = (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
-	r = a->published ? simulate_print_published(j) : CLI_OK;
-	if (r == CLI_OK)
-		r = print_table(j);
-	if (r == CLI_OK && a->json)
-		r = write_json(j, a, seconds > 0 ? seconds : 1e-9);
+	r = show(j, a, seconds, json);
 	return broken(j) ? CLI_ERROR : r;
+}
+
+/* The file of --json first: a wrong path costs nobody a long run. */
+static int simulate_to(struct simulate_job *j, const struct args *a)
+{
+	struct cli_output out;
+	int r, e;
+
+	if (!a->json)
+		return simulate(j, a, NULL);
+	r = cli_output_open(&out, strcmp(a->json, "-") ? a->json : NULL);
+	if (r >= 0)
+		return r;
+	r = simulate(j, a, out.f);
+	e = cli_output_close(&out, r == CLI_OK);
+	return r || e < 0 ? r : e;
 }
 
 static int plan_and_run(struct plan *p)
@@ -441,7 +469,7 @@ static int plan_and_run(struct plan *p)
 	if (r < 0)
 		r = combine_check(&p->a->set, p->policies, p->n_policies, "--rows");
 	if (r < 0)
-		r = simulate(p->j, p->a);
+		r = simulate_to(p->j, p->a);
 	for (uint32_t i = 0; i < p->j->n_rows; i++) {
 		free(p->j->rows[i].seed);
 		free(p->j->rows[i].name);

@@ -46,7 +46,7 @@ static void print_imported(const struct args *a, const char *path, uint64_t rows
 		return;
 	}
 	o = json_object();
-	json_object_set_new(o, "file", json_string(path));
+	json_object_set_new(o, "file", json_shown(path));
 	json_object_set_new(o, "rows", json_integer((json_int_t)rows));
 	json_object_set_new(o, "bytes", json_integer((json_int_t)st.st_size));
 	cli_print_json(o);
@@ -142,10 +142,10 @@ static json_t *info_json(const struct info *i, const char *path, uint64_t bytes,
 	json_t *o = json_object(), *orders = json_object();
 	char name[8];
 
-	json_object_set_new(o, "file", json_string(path));
+	json_object_set_new(o, "file", json_shown(path));
 	json_object_set_new(o, "whole", json_boolean(!why));
 	if (why)
-		json_object_set_new(o, "error", json_string(why));
+		json_object_set_new(o, "error", json_shown(why));
 	json_object_set_new(o, "rows", json_integer((json_int_t)i->rows));
 	json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
 	json_object_set_new(o, "cpus", json_integer(i->cpus));

@@ -34,7 +34,7 @@ static void to_text(const char *line, void *cookie)
 
 static void to_array(const char *line, void *cookie)
 {
-	json_array_append_new(cookie, json_string(line));
+	json_array_append_new(cookie, json_shown(line));
 }
 
 static void print_text(const struct verify_result *v, const char *db)
@@ -59,7 +59,7 @@ static int print_json(const struct verify_result *v, const char *db, json_t *lin
 {
 	json_t *o = json_object();
 
-	json_object_set_new(o, "db", json_string(db));
+	json_object_set_new(o, "db", json_shown(db));
 	json_object_set_new(o, "ok", json_boolean(!v->differ));
 	json_object_set_new(o, "assignments", json_integer((json_int_t)v->assignments));
 	json_object_set_new(o, "samples", json_integer((json_int_t)v->samples));

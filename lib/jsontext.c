@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "lib/jsontext.h"
+#include "lib/text.h"
 
 struct gathering {
 	char *text;
@@ -66,4 +67,17 @@ char *json_text(const json_t *o)
 		return NULL;
 	}
 	return g.text;
+}
+
+json_t *json_shown(const char *s)
+{
+	json_t *o = json_string(s);
+	char *copy = o ? NULL : strdup(s);
+
+	if (copy) {
+		text_clean(copy);
+		o = json_string(copy);
+	}
+	free(copy);
+	return o;
 }

@@ -19,4 +19,10 @@ char *json_text(const json_t *o);
 void json_watch_memory(void);
 bool json_was_short(void);
 
+/*
+ * A text that may be none, such as the path of a file: what is not UTF-8 is "?", so that its member
+ * is there in any case. New reference, NULL: no memory.
+ */
+json_t *json_shown(const char *s);
+
 #endif

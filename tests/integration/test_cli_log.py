@@ -370,6 +370,47 @@ def the_log_of_the_running_daemon_is_read():
 
 
 @test
+def a_socket_that_is_named_means_the_log_of_its_daemon_and_no_other():
+    d = tmp()
+    env = {"XDG_STATE_HOME": d, "HOME": d}
+    os.mkdir(os.path.join(d, "pcptune"))
+    mklog(os.path.join(d, "pcptune/run-1.db"))
+    for words in (["log"], ["log", "-j"], ["explain", "1"], ["verify"]):
+        r = cli(*words, "--socket", os.path.join(d, "none"), env=env)
+        assert r.returncode == 1 and "no daemon listens" in r.stderr and not r.stdout, (words, r)
+    f = Fake(version=DAEMON)
+    r = cli("log", "--socket", f.socket, env=env)
+    assert r.returncode == 1 and "keeps no log" in r.stderr, r
+
+
+@test
+def a_tail_of_nothing_is_not_an_empty_log():
+    r = cli("log", "--tail", "0", "--db", mklog())
+    assert r.returncode == 0 and not r.stdout, r
+
+
+@test
+def a_path_that_is_no_text_is_there_in_json():
+    d = os.fsencode(tmp()) + b"/q\xff"
+    os.mkdir(d)
+    src, trace, db = d + b"/w.csv", d + b"/w.pct", d + b"/log.db"
+    with open(src, "w") as f:
+        f.write("time_ns,cpu,order,blocks\n1000,0,0,-63\n1500,0,0,63\n")
+    os.rename(mklog(), db)
+    true = shutil.copy(shutil.which("true"), d + b"/true")
+    env = {"PCPTUNE_SOCKET": "/nonexistent/sock"}
+    for key, words in (("file", [b"trace", b"import", src, trace]), ("file", [b"trace", b"info", trace]),
+                       ("trace", [b"eval", b"--trace", trace, b"--policy", b"static"]),
+                       ("source", [b"curve", b"--trace", trace]),
+                       ("db", [b"explain", b"--db", db, b"1"]), ("db", [b"verify", b"--db", db]),
+                       ("file", [b"check-config", src])):
+        r = cli(*words, "--json", env=env)
+        assert "/q?/" in json.loads(r.stdout)[key], (words, r)
+    r = cli("record", "-q", "-o", d + b"/r.pct", "-j", "-", "--", true, env=env)
+    assert "/q?/" in json.loads(r.stdout)["file"], r
+
+
+@test
 def a_log_that_can_not_be_read_is_an_error():
     d = tmp()
     bad = os.path.join(d, "bad.db")

@@ -50,6 +50,18 @@ def status_json_is_the_answer_of_the_daemon():
 
 
 @test
+def words_that_can_not_be_sent_as_they_are_change_nothing():
+    f = Fake(status=two(), set={"changed": 1, "decisions": [1]}, unset={"changed": 1},
+             policy={"policy": "static"}, counters={})
+    for words in (["status", "a\udcff"], ["counters", "a\udcff"], ["unset", "a\udcff"],
+                  ["set", "a\udcff", "high=1"], ["policy", "a\udcff"], ["policy", "a", "p\udcff"],
+                  ["policy", "a", "static", "high=\udcff"], ["policy", "a", "static", "\udcff=1"]):
+        r = cli(f, *words, errors="surrogateescape")
+        assert r.returncode == 2 and "UTF-8" in r.stderr and not r.stdout, (words, r)
+    assert not [q for q in f.requests if q["cmd"] != "version"], f.requests
+
+
+@test
 def drift_is_exit_status_3_and_said():
     s = {"daemon": DAEMON, "targets": [target(1, "a", [cpu(0, drift=True)])]}
     r = cli(Fake(status=s), "status")

@@ -66,6 +66,17 @@ def the_json_has_every_key():
 
 
 @test
+def json_goes_to_standard_output_alone_or_to_a_file_that_can_be_written():
+    d = tmp()
+    args = ["--workload", short(), "--cpus", "2", "--seeds", "1", "--rows", "g0"]
+    r = simulate(*args, "--json", "-", cwd=d)
+    assert [row["row"] for row in json.loads(r.stdout)["rows"]] == ["g0"], r
+    assert not os.listdir(d)
+    r = simulate(*args, "--json", os.path.join(d, "none/t.json"))
+    assert r.returncode == 1 and not r.stdout and "No such file" in r.stderr, r
+
+
+@test
 def the_published_rows_stand_beside_what_was_published():
     requires_release()
     r = simulate("--workload", short(6, 5), "--cpus", "224", "--published", "--seeds", "1",

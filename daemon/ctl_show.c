@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/clock.h"
-#include "daemon/ctl.h"
+#include "daemon/ctl_private.h"
 #include "daemon/journal.h"
 #include "lib/text.h"
 #include <pcptune/rules.h>
@@ -302,5 +302,81 @@ json_t *show_counters(struct target *t)
 #define PCPTUNE_PROC(field, unit, line, para) put(proc, #field, p.field);
 #include <pcptune/counters.def>
 	json_object_set_new(o, "proc", proc);
+	return o;
+}
+
+/* ---- a run: the sums of all targets with its tag ---- */
+
+static json_t *lock_totals(const struct totals *c)
+{
+	static const char *const path[] = {"alloc", "free", "agent"};
+	json_t *o = json_object();
+
+	for (int i = 0; i < 3; i++)
+		json_object_set_new(o, path[i],
+				    json_pack("{s:I, s:I, s:I}", "taken", (json_int_t)c->taken[i],
+					      "contended", (json_int_t)c->contended[i], "wait_ns",
+					      (json_int_t)c->wait_ns[i]));
+	return o;
+}
+
+static json_t *contend(uint64_t wait_ns, const struct run_totals *r)
+{
+	if (!r->cpu_known || !r->cpu_us)
+		return json_null();
+	return json_real((double)wait_ns / 10.0 / (double)r->cpu_us);
+}
+
+static uint64_t waste(const struct segreader_proc *p)
+{
+	uint64_t given = p->malloc_pages << PCPTUNE_PAGE_SHIFT;
+
+	return given > p->malloc_bytes ? given - p->malloc_bytes : 0;
+}
+
+json_t *show_run(struct daemon *d, const struct run_totals *r)
+{
+	const struct totals *c = &r->counters;
+	const char *db = journal_path(d->journal);
+	char tag[24];
+	json_t *o = json_object();
+	const struct {
+		const char *name;
+		uint64_t value;
+	} rows[] = {
+		{"targets", r->targets},
+		{"live", r->live},
+		{"pages_allocated", c->alloc_pages},
+		{"pages_freed", c->free_pages},
+		{"alloc_zone", c->alloc_zone},
+		{"free_zone", c->free_zone},
+		{"alloc_direct", c->alloc_direct},
+		{"free_direct", c->free_direct},
+		{"refills", c->refills},
+		{"drains", c->drains},
+		{"free_high", c->free_high},
+		{"lock_takes", c->taken[0] + c->taken[1]},
+		{"lock_contended", c->contended[0] + c->contended[1]},
+		{"cpu_us", r->cpu_us},
+		{"pages_held", r->held},
+		{"pages_held_peak", r->held_peak},
+		{"decisions", r->decisions},
+		{"malloc_calls", r->proc.malloc_calls},
+		{"malloc_bytes", r->proc.malloc_bytes},
+		{"malloc_pages", r->proc.malloc_pages},
+		{"malloc_passed", r->proc.malloc_passed},
+		{"waste_bytes", waste(&r->proc)},
+	};
+
+	snprintf(tag, sizeof(tag), "%016llx", (unsigned long long)r->tag);
+	json_object_set_new(o, "tag", json_string(tag));
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		put(o, rows[i].name, rows[i].value);
+	json_object_set_new(o, "lock", lock_totals(c));
+	json_object_set_new(o, "contend_pct", contend(c->wait_ns[0] + c->wait_ns[1], r));
+	json_object_set_new(o, "contend_pct_alloc", contend(c->wait_ns[0], r));
+	json_object_set_new(o, "contend_pct_free", contend(c->wait_ns[1], r));
+	json_object_set_new(o, "dry_run", json_boolean(r->dry_run));
+	json_object_set_new(o, "db", db ? json_string(db) : json_null());
 	return o;
 }

@@ -5,7 +5,7 @@
  *
  * Written by: attach.c (life), sample.c (samples, windows), record.c (records),
  * decide.c (runs of no change, kept), assign.c (policy), apply.c (words, marks, inflight),
- * effect.c (buckets, effects), journal.c (log rows).
+ * effect.c (buckets, effects), journal_rows.c (log rows).
  */
 #ifndef PCPTUNE_DAEMON_TARGET_H
 #define PCPTUNE_DAEMON_TARGET_H

@@ -151,6 +151,13 @@ int logstore_bind(sqlite3_stmt *st, const char *fmt, ...)
 	return rc;
 }
 
+int logstore_prepare(struct logstore *ls, const char *sql, const char *what, sqlite3_stmt **ret)
+{
+	int rc = sqlite3_prepare_v2(ls->db, sql, -1, ret, NULL);
+
+	return rc == SQLITE_OK ? 0 : logstore_fail(ls, rc, what);
+}
+
 sqlite3_stmt *logstore_get(struct logstore *ls, enum logstore_stmt i, int *ret_r)
 {
 	int rc = SQLITE_OK;

@@ -85,6 +85,8 @@ __attribute__((format(printf, 3, 4))) int logstore_fail_text(struct logstore *ls
  * (pointer, size_t). Returns a sqlite code.
  */
 int logstore_bind(sqlite3_stmt *st, const char *fmt, ...);
+/* One that is not kept: 0, or -errno, noted as `what`. */
+int logstore_prepare(struct logstore *ls, const char *sql, const char *what, sqlite3_stmt **ret);
 /* A kept statement, ready to bind; NULL after an error (noted, *ret_r). */
 sqlite3_stmt *logstore_get(struct logstore *ls, enum logstore_stmt i, int *ret_r);
 /* Binds and runs a kept statement that gives no rows. */

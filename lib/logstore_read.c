@@ -12,145 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "lib/logstore_private.h"
-#include "lib/text.h"
+#include "lib/logstore_columns.h"
 
 #define BATCH 128
-
-/* ---- columns ---- */
-
-/* Reads columns one after the other. */
-struct cursor {
-	sqlite3_stmt *st;
-	int i;
-};
-
-static int64_t next(struct cursor *c)
-{
-	return sqlite3_column_int64(c->st, c->i++);
-}
-
-static void next_text(struct cursor *c, char *buf, size_t n)
-{
-	const unsigned char *t = sqlite3_column_text(c->st, c->i++);
-
-	snprintf(buf, n, "%s", t ? (const char *)t : "");
-	text_clean(buf); /* a file from elsewhere holds anything; cutting splits characters */
-}
-
-static struct logstamp next_stamp(struct cursor *c)
-{
-	struct logstamp t;
-
-	t.boot_us = (uint64_t)next(c);
-	t.wall_us = (uint64_t)next(c);
-	return t;
-}
-
-#define SHAPE_NAMES(p)                                                                         \
-	p "n_zones, " p "n_cpus, " p "host_cpus, " p "managed_pages, " p "low_wmark_pages, " p \
-	  "budget_pages, " p "high_limit, " p "interval_ms"
-static void next_shape(struct cursor *c, struct pcptune_shape *s)
-{
-	s->size = sizeof(*s);
-	s->n_zones = (uint32_t)next(c);
-	s->n_cpus = (uint32_t)next(c);
-	s->host_cpus = (uint32_t)next(c);
-	s->managed_pages = (uint64_t)next(c);
-	s->low_wmark_pages = (uint64_t)next(c);
-	s->budget_pages = (uint64_t)next(c);
-	s->high_limit = (uint32_t)next(c);
-	s->interval_ms = (uint32_t)next(c);
-}
-
-/* clang-format off */
-#define TARGET_NAMES \
-	"t.id, t.run, t.name, t.pid, t.uid, t.start_boot_ns, t.random_id, t.run_tag, t.mode, " \
-	"t.seg_flags, " SHAPE_NAMES("t.") ", t.attached_boot_us, t.attached_wall_us, " \
-	"t.detached_boot_us, t.detached_wall_us, t.end"
-/* clang-format on */
-static void next_target(struct cursor *c, struct log_target *t)
-{
-	t->id = next(c);
-	t->run = next(c);
-	next_text(c, t->name, sizeof(t->name));
-	t->pid = (uint32_t)next(c);
-	t->uid = (uint32_t)next(c);
-	t->start_boot_ns = (uint64_t)next(c);
-	t->random_id = (uint64_t)next(c);
-	t->run_tag = (uint64_t)next(c);
-	t->mode = (uint32_t)next(c);
-	t->seg_flags = (uint32_t)next(c);
-	next_shape(c, &t->shape);
-	t->attached = next_stamp(c);
-	t->detached = next_stamp(c);
-	next_text(c, t->end, sizeof(t->end));
-}
-
-#define ASSIGNMENT_NAMES                                                                     \
-	"a.id, a.target, a.seq_first, a.boot_us, a.wall_us, a.policy, a.version, a.params, " \
-	"a.why, " SHAPE_NAMES("a.")
-static void next_assignment(struct cursor *c, struct log_assignment *a)
-{
-	a->id = next(c);
-	a->target = next(c);
-	a->seq_first = (uint64_t)next(c);
-	a->t = next_stamp(c);
-	next_text(c, a->policy, sizeof(a->policy));
-	next_text(c, a->version, sizeof(a->version));
-	next_text(c, a->params, sizeof(a->params));
-	next_text(c, a->why, sizeof(a->why));
-	next_shape(c, &a->shape);
-}
-
-#define LIMITS_NAMES(p)                                                                            \
-	"d." p "_high, d." p "_high_min, d." p "_high_max, d." p "_batch, d." p "_scale_max, d." p \
-	"_rules"
-static void next_limits(struct cursor *c, struct log_limits *l)
-{
-	l->high = (uint32_t)next(c);
-	l->high_min = (uint32_t)next(c);
-	l->high_max = (uint32_t)next(c);
-	l->batch = (uint32_t)next(c);
-	l->scale_max = (uint32_t)next(c);
-	l->rules = (uint32_t)next(c);
-}
-
-/* clang-format off */
-#define DECISION_NAMES \
-	"d.id, d.target, coalesce(d.assignment, 0), d.seq, d.boot_us, d.wall_us, d.zone, d.cpu, " \
-	"d.reason, d.reason_name, d.arg0, d.arg1, d.arg2, d.arg3, " LIMITS_NAMES("old") ", " \
-	LIMITS_NAMES("proposed") ", " LIMITS_NAMES("clamped") ", d.outcome, d.effect_n, " \
-	"d.before_alloc_pages, d.before_alloc_zone, d.before_wait_ns, d.before_held, " \
-	"d.after_alloc_pages, d.after_alloc_zone, d.after_wait_ns, d.after_held"
-/* clang-format on */
-static void next_decision(struct cursor *c, struct log_decision *d)
-{
-	d->id = next(c);
-	d->target = next(c);
-	d->assignment = next(c);
-	d->seq = (uint64_t)next(c);
-	d->t = next_stamp(c);
-	d->zone = (uint32_t)next(c);
-	d->cpu = (uint32_t)next(c);
-	d->reason = (uint32_t)next(c);
-	next_text(c, d->reason_name, sizeof(d->reason_name));
-	for (int i = 0; i < 4; i++)
-		d->arg[i] = next(c);
-	next_limits(c, &d->old);
-	next_limits(c, &d->proposed);
-	next_limits(c, &d->clamped);
-	d->outcome = (int)next(c);
-	d->effect_n = (uint32_t)next(c);
-	d->before_alloc_pages = (uint64_t)next(c);
-	d->before_alloc_zone = (uint64_t)next(c);
-	d->before_wait_ns = (uint64_t)next(c);
-	d->before_held = (uint64_t)next(c);
-	d->after_alloc_pages = (uint64_t)next(c);
-	d->after_alloc_zone = (uint64_t)next(c);
-	d->after_wait_ns = (uint64_t)next(c);
-	d->after_held = (uint64_t)next(c);
-}
 
 /* ---- filters ---- */
 
@@ -194,13 +58,6 @@ static void q_bind(sqlite3_stmt *st, const struct log_filter *f, int64_t after, 
 }
 
 static const struct log_filter no_filter = {.cpu = -1};
-
-static int prepare(struct logstore *ls, const char *sql, sqlite3_stmt **ret)
-{
-	int rc = sqlite3_prepare_v2(ls->db, sql, -1, ret, NULL);
-
-	return rc == SQLITE_OK ? 0 : logstore_fail(ls, rc, "read");
-}
 
 /* ---- batches ---- */
 
@@ -264,7 +121,7 @@ static int newest_start(struct logstore *ls, const struct log_filter *f, const c
 
 	snprintf(sql, sizeof(sql),
 		 "SELECT min(i) FROM (SELECT %s AS i %s ORDER BY %s DESC LIMIT ?8)", id, from, id);
-	r = prepare(ls, sql, &st);
+	r = logstore_prepare(ls, sql, "read", &st);
 	if (r < 0)
 		return r;
 	q_bind(st, f, *ret_after, f->limit);
@@ -292,7 +149,7 @@ static int filtered(struct logstore *ls, const struct log_filter *f, const char 
 	q_add(&q, id);
 	q_add(&q, " LIMIT ?8");
 	if (r == 0)
-		r = prepare(ls, q.sql, &st);
+		r = logstore_prepare(ls, q.sql, "read", &st);
 	if (r == 0)
 		r = each(ls, st, f, after, f->limit, rd);
 	sqlite3_finalize(st);
@@ -360,10 +217,10 @@ int logstore_decision_get(struct logstore *ls, int64_t id, struct log_decision *
 	sqlite3_stmt *st = NULL;
 	int r, rc;
 
-	r = prepare(ls,
-		    "SELECT " DECISION_NAMES ", " TARGET_NAMES ", " ASSIGNMENT_NAMES
-		    " " DECISION_FROM " WHERE d.id = ?1",
-		    &st);
+	r = logstore_prepare(ls,
+			     "SELECT " DECISION_NAMES ", " TARGET_NAMES ", " ASSIGNMENT_NAMES
+			     " " DECISION_FROM " WHERE d.id = ?1",
+			     "read", &st);
 	if (r < 0)
 		return r;
 	sqlite3_bind_int64(st, 1, id);
@@ -510,160 +367,4 @@ int logstore_events(struct logstore *ls, const struct log_filter *f,
 		q_add(&from, " AND e.wall_us >= ?7");
 	return filtered(ls, f, "e.id, coalesce(e.target, 0), e.boot_us, e.wall_us, e.kind, e.text",
 			from.sql, "e.id", 0, &rd);
-}
-
-/* ---- chunks and states: one row at a time, they can be large ---- */
-
-struct chunk_row {
-	int64_t id;
-	struct chunk_totals c;
-	struct logstamp t;
-	uint8_t *data;
-	size_t len;
-};
-
-int logstore_copy_blob(struct logstore *ls, sqlite3_stmt *st, int col, void **ret, size_t *ret_n)
-{
-	size_t n = (size_t)sqlite3_column_bytes(st, col);
-	void *copy = malloc(n ? n : 1);
-
-	if (!copy)
-		return logstore_fail_text(ls, -ENOMEM, "no memory");
-	if (n)
-		memcpy(copy, sqlite3_column_blob(st, col), n);
-	*ret = copy;
-	*ret_n = n;
-	return 0;
-}
-
-static void next_totals(struct cursor *c, struct chunk_totals *t)
-{
-	t->seq_first = (uint64_t)next(c);
-	t->seq_last = (uint64_t)next(c);
-	t->n_samples = (uint32_t)next(c);
-	t->n_records = (uint32_t)next(c);
-	t->time_us = (uint64_t)next(c);
-	t->dt_us = (uint64_t)next(c);
-	t->cpu_us = (uint64_t)next(c);
-	t->alloc_pages = (uint64_t)next(c);
-	t->free_pages = (uint64_t)next(c);
-	t->alloc_zone = (uint64_t)next(c);
-	t->free_zone = (uint64_t)next(c);
-	t->refills = (uint64_t)next(c);
-	t->drains = (uint64_t)next(c);
-	t->free_high = (uint64_t)next(c);
-	t->lock_taken = (uint64_t)next(c);
-	t->lock_contended = (uint64_t)next(c);
-	t->lock_wait_ns = (uint64_t)next(c);
-	t->held_pages = (uint64_t)next(c);
-	t->held_peak = (uint64_t)next(c);
-}
-
-#define CHUNK_SQL                                                                                  \
-	"SELECT id, boot_us, wall_us, seq_first, seq_last, n_samples, n_records, time_us, dt_us, " \
-	"cpu_us, alloc_pages, free_pages, alloc_zone, free_zone, refills, drains, free_high, "     \
-	"lock_taken, lock_contended, lock_wait_ns, held_pages, held_peak, data FROM sample "       \
-	"WHERE target = ?1 AND level = 0 AND (seq_last, id) > (?2, ?3) "                           \
-	"ORDER BY seq_last, id LIMIT 1"
-
-/* 1: a row, 0: none, -errno. */
-static int chunk_step(struct logstore *ls, sqlite3_stmt *st, struct chunk_row *row)
-{
-	struct cursor c = {.st = st};
-	int rc = sqlite3_step(st), r;
-
-	if (rc != SQLITE_ROW) {
-		r = rc == SQLITE_DONE ? 0 : logstore_fail(ls, rc, "read samples");
-		sqlite3_reset(st);
-		return r;
-	}
-	row->id = next(&c);
-	row->t = next_stamp(&c);
-	next_totals(&c, &row->c);
-	r = logstore_copy_blob(ls, st, c.i, (void **)&row->data, &row->len);
-	sqlite3_reset(st);
-	return r < 0 ? r : 1;
-}
-
-int logstore_chunks(struct logstore *ls, int64_t target, uint64_t from,
-		    int (*cb)(const struct chunk_totals *totals, struct logstamp t,
-			      const uint8_t *data, size_t len, void *cookie),
-		    void *cookie)
-{
-	int64_t seq = (int64_t)(from ? from - 1 : 0), id = INT64_MAX;
-	struct chunk_row row;
-	sqlite3_stmt *st = NULL;
-	int r;
-
-	r = prepare(ls, CHUNK_SQL, &st);
-	while (r == 0) {
-		logstore_bind(st, "iii", target, seq, id);
-		r = chunk_step(ls, st, &row);
-		if (r <= 0)
-			break;
-		r = cb(&row.c, row.t, row.data, row.len, cookie);
-		free(row.data);
-		seq = (int64_t)row.c.seq_last;
-		id = row.id;
-	}
-	sqlite3_finalize(st);
-	return r;
-}
-
-int logstore_sample_totals(struct logstore *ls, int64_t target, struct chunk_totals *ret)
-{
-	struct cursor c;
-	sqlite3_stmt *st = NULL;
-	int r = prepare(ls,
-			"SELECT coalesce(min(seq_first), 0), coalesce(max(seq_last), 0), "
-			"coalesce(sum(n_samples), 0), coalesce(sum(n_records), 0), "
-			"coalesce(max(time_us), 0), coalesce(sum(dt_us), 0), "
-			"coalesce(sum(cpu_us), 0), coalesce(sum(alloc_pages), 0), "
-			"coalesce(sum(free_pages), 0), coalesce(sum(alloc_zone), 0), "
-			"coalesce(sum(free_zone), 0), coalesce(sum(refills), 0), "
-			"coalesce(sum(drains), 0), coalesce(sum(free_high), 0), "
-			"coalesce(sum(lock_taken), 0), coalesce(sum(lock_contended), 0), "
-			"coalesce(sum(lock_wait_ns), 0), coalesce(max(held_pages), 0), "
-			"coalesce(max(held_peak), 0) FROM sample WHERE target = ?1",
-			&st);
-
-	if (r < 0)
-		return r;
-	logstore_bind(st, "i", target);
-	c = (struct cursor){.st = st};
-	if (sqlite3_step(st) == SQLITE_ROW)
-		next_totals(&c, ret);
-	else
-		r = logstore_fail(ls, sqlite3_errcode(ls->db), "add up samples");
-	sqlite3_finalize(st);
-	return r;
-}
-
-int logstore_state_get(struct logstore *ls, int64_t assignment, uint64_t before, uint64_t *ret_seq,
-		       void **ret_state, size_t *ret_size)
-{
-	int64_t last = before > INT64_MAX ? INT64_MAX : (int64_t)before;
-	sqlite3_stmt *st = NULL;
-	int r, rc;
-
-	r = prepare(ls,
-		    "SELECT seq, state FROM state WHERE assignment = ?1 AND seq <= ?2 "
-		    "ORDER BY seq DESC, id DESC LIMIT 1",
-		    &st);
-	if (r < 0)
-		return r;
-	logstore_bind(st, "ii", assignment, last);
-	rc = sqlite3_step(st);
-	if (rc == SQLITE_ROW) {
-		r = logstore_copy_blob(ls, st, 1, ret_state, ret_size);
-		if (r == 0)
-			*ret_seq = (uint64_t)sqlite3_column_int64(st, 0);
-	} else {
-		r = rc == SQLITE_DONE
-			    ? logstore_fail_text(ls, -ENOENT, "%s: no state of assignment %lld",
-						 ls->path, (long long)assignment)
-			    : logstore_fail(ls, rc, "read a state");
-	}
-	sqlite3_finalize(st);
-	return r;
 }

@@ -16,7 +16,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
-#include "lib/logstore_private.h"
+#include "lib/logstore_columns.h"
 
 #define I(x)	  ((int64_t)(x))
 #define GROUPS	  64 /* of a target and minute or hour, a call */
@@ -57,26 +57,16 @@ struct row {
 	size_t len;
 };
 
-/* 1: a row, 0: none, -errno. */
-static int step(struct logstore *ls, sqlite3_stmt *st, struct row *row)
+static void read_row(struct cursor *c, void *row)
 {
-	int rc = sqlite3_step(st), r;
+	struct row *x = row;
 
-	if (rc != SQLITE_ROW) {
-		r = rc == SQLITE_DONE ? 0 : logstore_fail(ls, rc, "read records");
-		sqlite3_reset(st);
-		return r;
-	}
-	row->id = sqlite3_column_int64(st, 0);
-	row->r.level = (uint32_t)sqlite3_column_int64(st, 1);
-	row->r.seq_first = (uint64_t)sqlite3_column_int64(st, 2);
-	row->r.seq_last = (uint64_t)sqlite3_column_int64(st, 3);
-	row->r.time_us = (uint64_t)sqlite3_column_int64(st, 4);
-	row->r.t.boot_us = (uint64_t)sqlite3_column_int64(st, 5);
-	row->r.t.wall_us = (uint64_t)sqlite3_column_int64(st, 6);
-	r = logstore_copy_blob(ls, st, 7, &row->data, &row->len);
-	sqlite3_reset(st);
-	return r < 0 ? r : 1;
+	x->id = next(c);
+	x->r.level = (uint32_t)next(c);
+	x->r.seq_first = (uint64_t)next(c);
+	x->r.seq_last = (uint64_t)next(c);
+	x->r.time_us = (uint64_t)next(c);
+	x->r.t = next_stamp(c);
 }
 
 int logstore_records(struct logstore *ls, int64_t target, uint64_t from,
@@ -86,19 +76,18 @@ int logstore_records(struct logstore *ls, int64_t target, uint64_t from,
 {
 	sqlite3_stmt *st = NULL;
 	struct row row;
-	int r = 0, rc;
+	int r;
 
 	if (ls->schema < 2)
 		return 0; /* written before there were any */
-	rc = sqlite3_prepare_v2(ls->db, RECORD_READ_SQL, -1, &st, NULL);
-	if (rc != SQLITE_OK)
-		return logstore_fail(ls, rc, "read records");
+	r = logstore_prepare(ls, RECORD_READ_SQL, "read records", &st);
 	for (int level = LOGSTORE_N_LEVELS - 1; level >= 0 && r == 0; level--) {
 		int64_t seq = (int64_t)(from ? from - 1 : 0), id = from ? INT64_MAX : -1;
 
 		do {
 			logstore_bind(st, "iiii", target, I(level), seq, id);
-			r = step(ls, st, &row);
+			r = logstore_step_blob(ls, st, "read records", read_row, &row, &row.data,
+					       &row.len);
 			if (r <= 0)
 				break;
 			r = cb(&row.r, row.data, row.len, cookie);

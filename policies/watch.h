@@ -118,6 +118,7 @@ static inline void watch_init(struct watch *w, int64_t hold_ms)
 	w->hold_us = (uint32_t)hold_ms * 1000;
 }
 
+/* Rounded up, so that what is at rest comes to 0. */
 static inline uint64_t watch_fade(uint64_t v, uint64_t dt_us)
 {
 	return dt_us >= WATCH_US ? 0 : v - (v * dt_us + WATCH_US - 1) / WATCH_US;

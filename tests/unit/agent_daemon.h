@@ -14,15 +14,15 @@
 #include <sys/un.h>
 
 #include "allocator/pcp.h"
+#include "tests/unit/scratch.h"
 
 #define WAIT_MS 20000
 
-static char folder[64], path[100];
+static char folder[SCRATCH_MAX], path[100];
 
 static inline void make_folder(void)
 {
-	strcpy(folder, "/tmp/pcptune-agent-XXXXXX");
-	CHECK(mkdtemp(folder));
+	CHECK(scratch_dir(folder));
 	snprintf(path, sizeof(path), "%s/sock", folder);
 	setenv("PCPTUNE_SOCKET", path, 1);
 }

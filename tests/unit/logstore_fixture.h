@@ -15,18 +15,15 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "lib/logstore_private.h"
+#include "tests/unit/scratch.h"
 
-static char fx_dir[128];
+static char fx_dir[SCRATCH_MAX];
 static char fx_path[160];
 
 static inline int fx_set_up(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
-	snprintf(fx_dir, sizeof(fx_dir), "%s/test_log.XXXXXX",
-		 tmp && strlen(tmp) < 90 ? tmp : "/tmp");
-	if (!mkdtemp(fx_dir))
+	if (!scratch_dir(fx_dir))
 		return -1;
 	snprintf(fx_path, sizeof(fx_path), "%s/log.db", fx_dir);
 	return 0;

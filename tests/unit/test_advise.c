@@ -9,6 +9,7 @@
 #include "eval/advise.h"
 #include "lib/logstore.h"
 #include "lib/records.h"
+#include "tests/unit/scratch.h"
 
 #define MANAGED 1048576u
 
@@ -219,8 +220,7 @@ int main(void)
 		cmocka_unit_test(works_without_records),
 		cmocka_unit_test(nothing_to_change_and_nothing_there),
 	};
-	const char *tmp = getenv("TMPDIR");
 
-	snprintf(db, sizeof(db), "%s/test_advise-%d.db", tmp ? tmp : "/tmp", (int)getpid());
+	scratch_file(db, "db");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

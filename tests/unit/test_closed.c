@@ -17,6 +17,7 @@
 #include "eval/grid.h"
 #include "eval/lists.h"
 #include "eval/recorder.h"
+#include "tests/unit/scratch.h"
 
 static uint64_t random_state = 20261130;
 
@@ -148,13 +149,11 @@ static void pages_are_neither_made_nor_lost(void **state)
 
 /* ---- traces ---- */
 
-static char path[4096];
+static char path[SCRATCH_MAX];
 
 static void trace_begin(struct trace_writer **w, FILE **f, uint64_t levels)
 {
-	const char *dir = getenv("TMPDIR");
-
-	snprintf(path, sizeof(path), "%s/closed-%d.pct", dir ? dir : "/tmp", getpid());
+	scratch_file(path, "pct");
 	*f = fopen(path, "we");
 	assert_non_null(*f);
 	assert_int_equal(trace_writer_new_at(*f, "test", levels, w), 0);

@@ -13,16 +13,14 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "lib/config_private.h"
+#include "tests/unit/scratch.h"
 
-static char dir[128];
+static char dir[SCRATCH_MAX];
 
 static int set_up(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
-	snprintf(dir, sizeof(dir), "%s/test_config.XXXXXX", tmp && strlen(tmp) < 90 ? tmp : "/tmp");
-	return mkdtemp(dir) ? 0 : -1;
+	return scratch_dir(dir) ? 0 : -1;
 }
 
 static int tear_down(void **state)

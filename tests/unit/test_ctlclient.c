@@ -15,8 +15,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "lib/ctlclient.h"
+#include "tests/unit/scratch.h"
 
-static char dir[100], base[140], ctl[150];
+static char dir[SCRATCH_MAX], base[140], ctl[150];
 
 /*
  * One connection is served by a thread: it reads a line and sends `answer`, `piece` bytes at a
@@ -35,11 +36,8 @@ struct server {
 
 static int set_up(void **state)
 {
-	const char *tmp = getenv("TMPDIR");
-
 	(void)state;
-	snprintf(dir, sizeof(dir), "%s/test_ctl.XXXXXX", tmp && strlen(tmp) < 60 ? tmp : "/tmp");
-	if (!mkdtemp(dir))
+	if (!scratch_dir(dir))
 		return -1;
 	snprintf(base, sizeof(base), "%s/sock", dir);
 	snprintf(ctl, sizeof(ctl), "%s/sock.ctl", dir);

@@ -19,8 +19,9 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "policies/host_internal.h"
+#include "tests/unit/scratch.h"
 
-static char dir[200];
+static char dir[SCRATCH_MAX];
 static char *good; /* bytes of static.so */
 static size_t good_size;
 
@@ -53,8 +54,7 @@ static int setup(void **state)
 	FILE *f;
 
 	(void)state;
-	snprintf(dir, sizeof(dir), "%s/host-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	if (!mkdtemp(dir) || policy_load("static", NULL, &m, why)) {
+	if (!scratch_dir(dir) || policy_load("static", NULL, &m, why)) {
 		print_error("%s\n", why);
 		return -1;
 	}

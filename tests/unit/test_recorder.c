@@ -20,8 +20,9 @@
 #include "lib/fdpass.h"
 #include "lib/recorder.h"
 #include "tests/unit/alloc_child.h"
+#include "tests/unit/scratch.h"
 
-static char dir[32], events[100], setting[160];
+static char dir[SCRATCH_MAX], events[100], setting[160];
 static struct sockaddr_un place = {.sun_family = AF_UNIX};
 static int listener;
 static FILE *file;
@@ -32,8 +33,7 @@ static struct recorder_totals totals;
 static int set_up(void **state)
 {
 	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/pcptune-test.XXXXXX");
-	assert_non_null(mkdtemp(dir));
+	assert_true(scratch_dir(dir));
 	snprintf(events, sizeof(events), "%s/events", dir);
 	snprintf(setting, sizeof(setting), "PCPALLOC_EVENTS=%s", events);
 	snprintf(place.sun_path, sizeof(place.sun_path), "%s", events);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "eval/replay.h"
 #include "tests/unit/policy_model.h"
+#include "tests/unit/scratch.h"
 
 #define SAMPLES 300u
 
@@ -34,7 +35,7 @@ static struct {
 	uint64_t n_chunks, n_decisions;
 } lg;
 
-static char dir[200];
+static char dir[SCRATCH_MAX];
 static char db[sizeof(dir) + 16];
 
 static struct log_limits to_log(const struct limits *l)
@@ -505,9 +506,7 @@ static void test_empty_log(void **state)
 static int setup(void **state)
 {
 	(void)state;
-	snprintf(dir, sizeof(dir), "%s/replay-XXXXXX",
-		 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-	if (!mkdtemp(dir))
+	if (!scratch_dir(dir))
 		return -1;
 	snprintf(db, sizeof(db), "%s/log.db", dir);
 	return 0;

@@ -19,6 +19,7 @@
 #include "eval/sim/workload.h"
 #include "policies/common.h"
 #include "policies/host_internal.h"
+#include "tests/unit/scratch.h"
 
 static char *slurp(const char *name)
 {
@@ -40,11 +41,10 @@ static char *slurp(const char *name)
 /* A file with this text, read; its path in path[64]. */
 static int read_text(const char *text, struct sim_workload *w, char *why, char *path)
 {
-	const char *tmp = getenv("TMPDIR");
 	FILE *f;
 	int fd, e;
 
-	snprintf(path, 256, "%s/workload.XXXXXX", tmp ? tmp : "/tmp");
+	snprintf(path, 256, "%s/workload.XXXXXX", scratch_root());
 	fd = mkstemp(path);
 	assert_true(fd >= 0);
 	f = fdopen(fd, "w");

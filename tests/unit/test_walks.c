@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <pcptune/segment.h>
 #include "eval/walks.h"
+#include "tests/unit/scratch.h"
 
 static uint64_t random_state;
 
@@ -254,14 +255,13 @@ static void log_of_calls(struct logstore *ls, int64_t target, uint32_t every)
 
 static struct logstore *log_open(struct log_target *t)
 {
-	static char path[4096];
+	static char path[SCRATCH_MAX];
 	const struct logstore_options opt = {.max_bytes = 1 << 26, .busy_ms = 1000};
-	const char *dir = getenv("TMPDIR");
 	char why[256];
 	struct logstore *ls;
 	int64_t run;
 
-	snprintf(path, sizeof(path), "%s/walks-%d.db", dir ? dir : "/tmp", getpid());
+	scratch_file(path, "db");
 	assert_int_equal(logstore_open(path, &opt, &ls, NULL, why), 0);
 	assert_int_equal(logstore_run_begin(ls, (struct logstamp){BOOT, WALL}, "1", "", &run), 0);
 	*t = (struct log_target){

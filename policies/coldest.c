@@ -40,22 +40,18 @@ enum {
 };
 
 static const struct pcptune_reason reasons[] = {
-	{R_TAKE_OVER, 0, "take-over", "this policy alone moves high now: fixed at {new:pages}"},
-	{R_MISSES, 0, "misses",
-	 "{a:permille} of {b:pages} allocated and freed went to the zone and came back: high {old} "
-	 "-> {new:pages}"},
+	REASON_TAKE_OVER(R_TAKE_OVER),
+	REASON_MISSES(R_MISSES),
 	{R_COLD, 0, "cold",
 	 "{a:pages} of its high were idle for {b:ms} and more, longest of all CPUs, and {c:pages} "
 	 "are wanted: high {old} -> {new:pages}"},
-	{R_OVER_BUDGET, 0, "over-budget",
-	 "all lists together may hold {a:pages}, their high is {b:pages}: high {old} -> "
-	 "{new:pages}"},
+	REASON_OVER_BUDGET(R_OVER_BUDGET),
 	{R_SERVED, 1, "served", "none of the {a} CPUs in use misses much"},
 	{R_ALL_WARM, 1, "all-warm",
 	 "{a} CPUs need more, {b:pages} of {c:pages} are given out and no list has cold pages"},
 	{R_COMING, 1, "coming", "{a} CPUs need more, {b:pages} for them are on their way"},
-	{R_SETTLING, 1, "settling", "{a} CPUs need more, but are settling or held by the operator"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_SETTLING(R_SETTLING),
+	REASON_UNUSED(R_UNUSED),
 };
 
 #define AGES	    10u /* stretches of 1, 2, 4 ... 512 s */

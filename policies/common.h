@@ -32,6 +32,33 @@
 		"floor", PCPTUNE_PARAM_INT, 0, 0, PCPTUNE_MAX_HIGH, 0, "pages", text, (void *)0 \
 	}
 
+/* Rows of reasons that several policies have. */
+#define REASON_TAKE_OVER(id)                                                                   \
+	{                                                                                      \
+		(id), 0, "take-over", "this policy alone moves high now: fixed at {new:pages}" \
+	}
+#define REASON_MISSES(id)                                                                 \
+	{                                                                                 \
+		(id), 0, "misses",                                                        \
+			"{a:permille} of {b:pages} allocated and freed went to the zone " \
+			"and came back: high {old} -> {new:pages}"                        \
+	}
+#define REASON_OVER_BUDGET(id)                                                             \
+	{                                                                                  \
+		(id), 0, "over-budget",                                                    \
+			"all lists together may hold {a:pages}, their high is {b:pages}: " \
+			"high {old} -> {new:pages}"                                        \
+	}
+#define REASON_SETTLING(id)                                                            \
+	{                                                                              \
+		(id), 1, "settling",                                                   \
+			"{a} CPUs need more, but are settling or held by the operator" \
+	}
+#define REASON_UNUSED(id)                                     \
+	{                                                     \
+		(id), 1, "unused", "no CPU has allocated yet" \
+	}
+
 /*
  * Choices of a parameter `rules`: the generations of the kernel in the order of their coming, which
  * never had gx. The switches for high-order lists are left to control words.

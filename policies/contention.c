@@ -56,13 +56,11 @@ enum {
 };
 
 static const struct pcptune_reason reasons[] = {
-	{R_TAKE_OVER, 0, "take-over", "this policy alone moves high now: fixed at {new:pages}"},
+	REASON_TAKE_OVER(R_TAKE_OVER),
 	{R_CONTENDED, 0, "contended",
 	 "{a:ppm} of CPU time was waited for the zone lock, {b:permille} of the pages could have "
 	 "stayed on the lists: high {old} -> {new:pages}"},
-	{R_MISSES, 0, "misses",
-	 "{a:permille} of {b:pages} allocated and freed went to the zone and came back: high {old} "
-	 "-> {new:pages}"},
+	REASON_MISSES(R_MISSES),
 	{R_SWING, 0, "swing",
 	 "{a:permille} went to the zone and came back, pages in use swing by {b:pages}: high {old} "
 	 "-> {new:pages}"},
@@ -75,15 +73,13 @@ static const struct pcptune_reason reasons[] = {
 	{R_DECAY_IDLE, 0, "decay-idle", "at rest for {a:ms} and more: high {old} -> {new:pages}"},
 	{R_DECAY_UNUSED, 0, "decay-unused",
 	 "the lists swung by {a:pages} at most in {b:ms} and more: high {old} -> {new:pages}"},
-	{R_OVER_BUDGET, 0, "over-budget",
-	 "all lists together may hold {a:pages}, their high is {b:pages}: high {old} -> "
-	 "{new:pages}"},
+	REASON_OVER_BUDGET(R_OVER_BUDGET),
 	{R_CALM, 1, "calm",
 	 "misses ({a:permille} at most) and waits ({b:ppm}) are below their limits"},
 	{R_BUDGET, 1, "budget", "{a} CPUs need more, but {b:pages} of {c:pages} are given out"},
-	{R_SETTLING, 1, "settling", "{a} CPUs need more, but are settling or held by the operator"},
+	REASON_SETTLING(R_SETTLING),
 	{R_HOLD, 1, "hold", "{a} CPUs have more than they need, their hold time has not passed"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 };
 
 static size_t state_size(const struct pcptune_shape *shape, const int64_t *p)

@@ -42,7 +42,7 @@ static const struct pcptune_reason reasons[] = {
 	{R_IN_PLACE, 1, "in-place", "all {a} CPUs in use have the limits of the knob"},
 	{R_WAITING, 1, "waiting",
 	 "{a} CPUs have other limits, but are settling, held by the operator or were set lately"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 };
 
 #define FRACTION_BATCH_MAX 96u /* 8 x PAGE_SHIFT: pageset_set_high() up to 5.13 */

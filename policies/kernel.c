@@ -41,7 +41,7 @@ static const struct pcptune_reason reasons[] = {
 	 "all {a} CPUs in use are within their bounds and have nothing to decay"},
 	{R_TICKING, 1, "ticking", "{a} CPUs are above high_min, none of them has its tick now"},
 	{R_WAITING, 1, "waiting", "{a} CPUs differ, but are settling or held by the operator"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 };
 
 /* an eighth less so many times is nothing */

@@ -76,7 +76,7 @@ enum {
 };
 
 static const struct pcptune_reason reasons[] = {
-	{R_TAKE_OVER, 0, "take-over", "this policy alone moves high now: fixed at {new:pages}"},
+	REASON_TAKE_OVER(R_TAKE_OVER),
 	{R_MORE, 0, "more",
 	 "by records it takes {a} pages a second from the zone, with more {b}; a page must serve "
 	 "{c} "
@@ -89,9 +89,7 @@ static const struct pcptune_reason reasons[] = {
 	 "at rest for {a:ms}, as long as its pages are worth: high {old} -> {new:pages}"},
 	{R_BATCH, 0, "batch",
 	 "a hold of the zone lock moves {a} pages, {b} cost least at this high of {new:pages}"},
-	{R_OVER_BUDGET, 0, "over-budget",
-	 "all lists together may hold {a:pages}, their high is {b:pages}: high {old} -> "
-	 "{new:pages}"},
+	REASON_OVER_BUDGET(R_OVER_BUDGET),
 	{R_MISSES, 0, "misses",
 	 "no record yet: {a:permille} of {b:pages} allocated and freed went to the zone and came "
 	 "back: high {old} -> {new:pages}"},
@@ -106,7 +104,7 @@ static const struct pcptune_reason reasons[] = {
 	{R_ON_ITS_WAY, 1, "on-its-way", "{a} CPUs wait for pages that others give, or settle"},
 	{R_NO_RECORDS, 1, "no-records",
 	 "no records of {a} CPUs yet: by counters none needs more or has pages to spare"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 };
 
 #define YOUNG_CYCLES 200u  /* until records had so many cycles, or */

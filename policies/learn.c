@@ -79,7 +79,7 @@ enum {
 };
 
 static const struct pcptune_reason reasons[] = {
-	{R_TAKE_OVER, 0, "take-over", "this policy alone moves high now: fixed at {new:pages}"},
+	REASON_TAKE_OVER(R_TAKE_OVER),
 	{R_TRY_MORE, 0, "try-more",
 	 "the zone lock costs {a} us a second, {b:pages} went out and came back: tries high {old} "
 	 "-> {new:pages}"},
@@ -93,14 +93,12 @@ static const struct pcptune_reason reasons[] = {
 	{R_BACK_SAME, 0, "back-same",
 	 "it cost {a} us a second and then {b}, no better: back to high {new:pages} and batch {c}, "
 	 "benched for {d:ms}"},
-	{R_OVER_BUDGET, 0, "over-budget",
-	 "all lists together may hold {a:pages}, their high is {b:pages}: high {old} -> "
-	 "{new:pages}"},
+	REASON_OVER_BUDGET(R_OVER_BUDGET),
 	{R_KEPT, 1, "kept", "{a} changes proved better: {b} us a second and then {c}"},
 	{R_MEASURING, 1, "measuring",
 	 "{a} of {b} CPUs are being measured, {c} of them after a try"},
 	{R_SETTLED, 1, "settled", "{a} CPUs: nothing worth a try, or benched"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 };
 
 enum move { MORE, LESS, BATCH_UP, BATCH_DOWN, N_MOVES, NO_MOVE = N_MOVES };

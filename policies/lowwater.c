@@ -39,21 +39,19 @@ enum {
 };
 
 static const struct pcptune_reason reasons[] = {
-	{R_TAKE_OVER, 0, "take-over", "this policy alone moves high now: fixed at {new:pages}"},
+	REASON_TAKE_OVER(R_TAKE_OVER),
 	{R_DRY, 0, "dry",
 	 "the lists ran dry and full, {a:permille} of {b:pages} went to the zone and came back: "
 	 "high {old} -> {new:pages}"},
 	{R_UNNEEDED, 0, "unneeded",
 	 "{a:pages} of high were not needed in {b:ms} and more, three quarters of them go: high "
 	 "{old} -> {new:pages}"},
-	{R_OVER_BUDGET, 0, "over-budget",
-	 "all lists together may hold {a:pages}, their high is {b:pages}: high {old} -> "
-	 "{new:pages}"},
+	REASON_OVER_BUDGET(R_OVER_BUDGET),
 	{R_NEEDED, 1, "needed", "all {a} CPUs in use need what they have and miss little"},
 	{R_BETWEEN, 1, "between-looks", "the next look is in {a:ms}"},
 	{R_BUDGET, 1, "budget", "{a} CPUs ran dry, but {b:pages} of {c:pages} are given out"},
 	{R_HOLD, 1, "hold", "{a} CPUs would change, but are settling, held or in their hold time"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 };
 
 struct state {

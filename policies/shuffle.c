@@ -46,7 +46,7 @@ enum {
 };
 
 static const struct pcptune_reason reasons[] = {
-	{R_TAKE_OVER, 0, "take-over", "this policy alone moves high now: fixed at {new:pages}"},
+	REASON_TAKE_OVER(R_TAKE_OVER),
 	{R_GIVEN, 0, "given",
 	 "among those with most misses, {a:permille} of {b:pages} went to the zone and came back: "
 	 "high {old} -> {new:pages}"},
@@ -54,15 +54,13 @@ static const struct pcptune_reason reasons[] = {
 	 "{a:pages} went out and came back here since the last shuffle, {b:pages} where they are "
 	 "needed: high {old} -> {new:pages}"},
 	{R_DRAINED, 0, "drained", "at rest for {a:ms} and more: high {old} -> {new:pages}"},
-	{R_OVER_BUDGET, 0, "over-budget",
-	 "all lists together may hold {a:pages}, their high is {b:pages}: high {old} -> "
-	 "{new:pages}"},
+	REASON_OVER_BUDGET(R_OVER_BUDGET),
 	{R_FEW_MISSES, 1, "few-misses", "none of the {a} CPUs in use misses much"},
 	{R_EVEN, 1, "even",
 	 "{a} CPUs miss, {b:pages} of {c:pages} are given out, nobody has much less misses"},
 	{R_BETWEEN, 1, "between-shuffles", "{a} CPUs miss, the next shuffle is in {b:ms}"},
 	{R_HOLD, 1, "hold", "{a} CPUs would change, but are settling, held or in their hold time"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 };
 
 struct cpu_state {

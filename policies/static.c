@@ -29,7 +29,7 @@ static const struct pcptune_reason reasons[] = {
 	 "the fixed values: high {old} -> {new:pages}, batch {a}, rules {b:rules}"},
 	{R_IN_PLACE, 1, "in-place", "all {a} CPUs in use have the fixed values"},
 	{R_WAITING, 1, "waiting", "{a} CPUs differ, but are settling or held by the operator"},
-	{R_UNUSED, 1, "unused", "no CPU has allocated yet"},
+	REASON_UNUSED(R_UNUSED),
 	{R_KEPT, 1, "kept", "every value stays as it is"},
 };
 

@@ -69,7 +69,7 @@ static bool counter_keeps_time(void)
 
 void pcpa_hold_tune(void)
 {
-	uint64_t before = pcpa_cycles(), ns = pcpa_now_ns(), after = pcpa_cycles(), cycle;
+	uint64_t before = pcpa_cycles(), ns = pcpa_now_ns(), after = pcpa_cycles(), parts, cycle;
 
 	if (after - before > CLOSE_CYCLES || (last_ns && ns - last_ns < LOOK_NS))
 		return;
@@ -78,9 +78,10 @@ void pcpa_hold_tune(void)
 		last_ns = 0;
 		return;
 	}
-	if (last_ns && before - last_cycles > CLOSE_CYCLES) {
-		/* in 2^10 parts first, so that a look after a day does not overflow */
-		cycle = ((ns - last_ns) << 10) / ((before - last_cycles) >> (PCPA_HOLD_SHIFT - 10));
+	/* in 2^10 parts first, so that a look after a day does not overflow */
+	parts = (before - last_cycles) >> (PCPA_HOLD_SHIFT - 10);
+	if (last_ns && parts) { /* none: the counter stood still */
+		cycle = ((ns - last_ns) << 10) / parts;
 		pcpa_put(&pcpa_hold_cycle, cycle < UINT32_MAX ? (uint32_t)cycle : 0);
 	}
 	last_cycles = before;

@@ -8,7 +8,9 @@
  *     set is full, the one that waits longest is refused.
  *   - All descriptors that come with a message are taken out of it and closed unless there is
  *     exactly one and everything else is right.
- *   - Out of descriptors: a reserve descriptor is given up for a moment, so that one peer can be
+ *   - Targets and peers do not get the last descriptors: status, log and reload need some most when
+ *     there are none.
+ *   - Out of descriptors all the same: a reserve descriptor is given up for a moment, so that one peer can be
  *     told why it is refused; then the listener rests for half a second. It does not spin.
  *   - After the handshake a target has nothing to say. What it sends ends its attachment.
  *
@@ -16,9 +18,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "daemon/attach.h"
@@ -37,6 +41,8 @@
 #define ENTRIES_MAX	65536u /* zones x slots of one target: bounds the memory it costs us */
 #define BYTES_PER_ENTRY 1024u
 #define EVENTS_A_MINUTE 100u
+#define KEPT_LEAST	4 /* descriptors that are not for targets: an eighth, within these */
+#define KEPT_MOST	32
 #define NO_DESCRIPTOR	"the daemon has no descriptor left; it is asked again later"
 
 struct pending {
@@ -50,6 +56,7 @@ struct pending {
 struct attach {
 	struct daemon *d;
 	int fd, reserve;
+	int end_fd; /* descriptors from here on are not for targets; the lowest free one is taken */
 	struct event *ev, *rest_ev;
 	struct pending *first;
 	unsigned n_pending;
@@ -315,7 +322,7 @@ static bool handshake(struct attach *a, int fd, const struct ucred *peer)
 		close(fd); /* went without a word */
 		return true;
 	}
-	if (in.flags & MSG_CTRUNC && !in.n_fds) {
+	if ((in.flags & MSG_CTRUNC && !in.n_fds) || (in.n_fds && in.fds[0] >= a->end_fd)) {
 		snprintf(why, sizeof(why), NO_DESCRIPTOR);
 		r = -EMFILE;
 	} else if (hello_form(&in, why, sizeof(why)))
@@ -360,6 +367,10 @@ static void wait_for_hello(struct attach *a, int fd, const struct ucred *peer)
 	struct timeval tv = {HELLO_SECONDS, 0};
 	struct pending *p, **at = &a->first;
 
+	if (fd >= a->end_fd) {
+		refuse(a, fd, peer, EMFILE, NO_DESCRIPTOR);
+		return;
+	}
 	if (a->n_pending == PENDING_MAX) {
 		int oldest = a->first->fd;
 		struct ucred who = a->first->peer;
@@ -469,6 +480,18 @@ void attach_drain(struct attach *a)
 		accept_some(a, DRAIN_AT_ONCE);
 }
 
+static int end_of_descriptors(void)
+{
+	struct rlimit l;
+	int kept;
+
+	if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur > INT_MAX)
+		return INT_MAX;
+	kept = (int)l.rlim_cur / 8;
+	kept = kept < KEPT_LEAST ? KEPT_LEAST : kept > KEPT_MOST ? KEPT_MOST : kept;
+	return (int)l.rlim_cur - kept;
+}
+
 int attach_new(struct daemon *d, struct attach **ret, char *why)
 {
 	struct attach *a = calloc(1, sizeof(*a));
@@ -477,6 +500,7 @@ int attach_new(struct daemon *d, struct attach **ret, char *why)
 	if (!a)
 		return -ENOMEM;
 	a->d = d;
+	a->end_fd = end_of_descriptors();
 	a->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	/* root's daemon serves every user; a user's own serves that user */
 	a->fd = claim_bind(d->config->socket, SOCK_SEQPACKET, geteuid() == 0 ? 0666 : 0600, why);

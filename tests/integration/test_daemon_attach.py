@@ -163,6 +163,11 @@ def without_descriptors_the_listener_pauses_and_recovers():
     f = Fake(d, targets=20)
     assert any(r["status"] for r in f.replies), f.replies
     assert f.replies[0]["status"] == 0
+    # whoever wants to know why can ask, and a reload has what it needs
+    for _ in range(3):
+        assert d.ctl("status")["targets"]
+    p.send_signal(signal.SIGHUP)
+    wait_for(lambda: [1 for e in d.sql("SELECT text FROM event WHERE kind LIKE '%reload%'")])
     ticks = open(f"/proc/{p.pid}/stat").read().rsplit(") ", 1)[1].split()
     cpu0 = int(ticks[11]) + int(ticks[12])
     time.sleep(1)

@@ -122,7 +122,8 @@ static int choose(struct curve_plot *p, struct logstore *ls)
 	if (logstore_targets(ls, &all, on_target, &c)) {
 		r = cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
 	} else if (!c.n_all) {
-		r = cli_error("%s: the log has no target", logstore_path(ls));
+		cli_error("%s: the log has no target", logstore_path(ls));
+		r = CLI_DRIFT;
 	} else if (!c.n_found) {
 		text_clean(c.names);
 		cli_error("%s: no target \"%s\"; targets: %s", logstore_path(ls), c.word, c.names);

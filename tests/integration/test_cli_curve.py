@@ -120,4 +120,13 @@ def of_a_cut_trace_what_came_before_is_shown():
     assert p["pages"] == brute(rows[:65536], 0, p["high"] - 1), p
 
 
+@test
+def a_log_without_targets_has_nothing_to_show():
+    db = os.path.join(tmp(), "log.db")
+    assert run([os.path.join(TOOLS, "cli_mklog"), db, "0"]).returncode == 0
+    for verb in (["curve"], ["eval", "--policy", "static"]):
+        r = run([PCPTUNE, *verb, "--db", db], env={"PCPTUNE_POLICY_PATH": POLICIES})
+        assert r.returncode == 3 and "has no target" in r.stderr and not r.stdout, r
+
+
 main()

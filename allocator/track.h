@@ -53,13 +53,11 @@ struct pcpa_window {
 static inline struct pcpa_window pcpa_track_window(const struct pcptune_track *t, unsigned list)
 {
 	unsigned order = pcpa_list_orders[list];
-	uint32_t grain = pcpa_heap.grain;
+	/* what counts is pages; a single block that comes and goes is no swing, however large */
+	uint32_t grain = pcptune_max_u32(pcpa_heap.grain >> order, 2);
 
 	if (__builtin_expect(pcpa_heap.events != NULL, 0))
 		return (struct pcpa_window){pcpa_events_blocks(order), pcpa_events_blocks(order)};
-	/* a whole block is more than any grain where they are that large */
-	if (order > PCPTUNE_COSTLY_ORDER)
-		grain = grain >> 4 ? grain >> 4 : 1;
 	return (struct pcpa_window){pcptune_max_u32(grain, t->up >> order),
 				    pcptune_max_u32(grain, t->down >> order)};
 }

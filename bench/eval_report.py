@@ -14,31 +14,37 @@ GOALS = {"log": (5, 15), "trace": (3, 8)}  # median and worst error, per cent
 
 def row(high, runs, told, base):
     """One value of high: what runs came to, and what was told beforehand."""
-    values = [s["per_1000"] for s in runs]
+    values = [s["alloc_zone"] - s["alloc_direct"] for s in runs]
     median = statistics.median(values)
-    r = {"high": high, "base": base, "measured": [round(v, 3) for v in values],
-         "median": round(median, 3),
+    r = {"high": high, "base": base, "measured": values, "median": median,
          "spread_pct": round(100 * (max(values) - min(values)) / median, 3),
          "refills": statistics.median(s["refills"] for s in runs)}
     for way, value in told.items():
-        r[way] = {"told": round(value, 3), "error_pct": round(100 * (value / median - 1), 3)}
+        r[way] = {"told": round(value), "error_pct": round(100 * (value / median - 1), 3)}
     return r
 
 
 def line(r):
-    return (f"high {r['high']}: {r['median']:.2f} (spread {r['spread_pct']:.2f} %), " + ", ".join(
-        f"{way} {r[way]['told']:.2f} ({r[way]['error_pct']:+.2f} %)" for way in GOALS))
+    return (f"high {r['high']}: {r['median']:,.0f} (spread {r['spread_pct']:.2f} %), " + ", ".join(
+        f"{way} {r[way]['told']:,} ({r[way]['error_pct']:+.2f} %)" for way in GOALS))
+
+
+def repeats(r, goals):
+    """Whether runs with the same limits agree well enough that anything could be told of them."""
+    return r["spread_pct"] <= goals[1]
 
 
 def summary(rows):
     """Of the rows that are not the run itself: for each way median and worst, and whether met."""
     ret = {}
     for way, goals in GOALS.items():
-        errors = sorted(abs(r[way]["error_pct"]) for r in rows if not r["base"])
-        beyond = sorted(abs(r[way]["error_pct"]) for r in rows
-                        if not r["base"] and abs(r[way]["error_pct"]) > r["spread_pct"])
-        median, worst = round(statistics.median(errors), 2), round(errors[-1], 2)
+        counted = [r for r in rows if not r["base"] and repeats(r, goals)]
+        errors = sorted(abs(r[way]["error_pct"]) for r in counted)
+        beyond = [r for r in counted if abs(r[way]["error_pct"]) > r["spread_pct"]]
+        median = round(statistics.median(errors), 2) if errors else 0
+        worst = round(errors[-1], 2) if errors else 0
         ret[way] = {"median_pct": median, "worst_pct": worst, "rows": len(errors),
+                    "not_counted": sum(not r["base"] for r in rows) - len(errors),
                     "beyond_spread": len(beyond), "median_goal_pct": goals[0],
                     "worst_goal_pct": goals[1], "median_met": median <= goals[0],
                     "worst_met": worst <= goals[1],
@@ -64,15 +70,17 @@ def verdict(report):
         f"from the {'records of a log' if way == 'log' else 'trace'}: median error "
         f"{s['median_pct']} % (goal {s['median_goal_pct']}: {'met' if s['median_met'] else 'not met'}), "
         f"worst {s['worst_pct']} % (goal {s['worst_goal_pct']}: "
-        f"{'met' if s['worst_met'] else 'not met'}, {s['over_worst']} of {s['rows']} rows above)"
+        f"{'met' if s['worst_met'] else 'not met'}, {s['over_worst']} of {s['rows']} rows above"
+        + (f"; {s['not_counted']} more differ from run to run by more than that" if s["not_counted"]
+           else "") + ")"
         for way, s in report["summary"].items()) + "."
 
 
 HEAD = """# One run, other limits
 
-Made by `make bench-eval` (`bench/eval_run`); [eval-table.json](eval-table.json) has every run. Each program ran once under policy `static` with `high` = {base} and was recorded once; from the log of the one and the trace of the other `pcptune eval` told what the zone gives to the lists with eight other values of `high`. Then it ran with each of them, {runs} times, in turns. `batch` {batch} and generation `{rules}` (batches that grow, lists of several orders) in all of them, in force from the first page on. Figures are pages from the zone to the lists for each 1000 that the lists gave out; what passes the lists by is the same at any `high`, and left out.
+Made by `make bench-eval` (`bench/eval_run`); [eval-table.json](eval-table.json) has every run. Each program ran once under policy `static` with `high` = {base} and was recorded once; from the log of the one and the trace of the other `pcptune eval` told what the zone gives to the lists with eight other values of `high`. Then it ran with each of them, {runs} times, in turns. `batch` {batch} and generation `{rules}` (batches that grow, lists of several orders) in all of them, in force from the first page on. Figures are pages from the zone to the lists in a run, whose work is the same each time; what passes the lists by is the same at any `high`, and left out.
 
-Spread: the largest less the smallest of the runs, of their median; an error that is not above it can not be told from chance (*in italics*). The row of {base} is the run itself and does not count.
+Spread: the largest less the smallest of the runs, of their median; an error that is not above it can not be told from chance (*in italics*). Where runs with the same limits differ by more than the goal for the worst error, nobody could tell them; such rows are shown and do not count (`-` behind the error). Nor does the row of {base}, which is the run itself.
 
 """
 
@@ -80,7 +88,8 @@ Spread: the largest less the smallest of the runs, of their median; an error tha
 def cell(r, way):
     e = r[way]["error_pct"]
     text = f"{e:+.2f}"
-    return f"{r[way]['told']:.2f} | " + (f"*{text}*" if abs(e) <= r["spread_pct"] else text)
+    text = f"*{text}*" if abs(e) <= r["spread_pct"] else text
+    return f"{r[way]['told']:,} | {text}" + ("" if repeats(r, GOALS[way]) else " -")
 
 
 def program_text(t):
@@ -91,20 +100,23 @@ def program_text(t):
              "|---|---|---|---|---|---|---|"]
     for r in t["rows"]:
         high = f"{r['high']:,}" + (" (the run itself)" if r["base"] else "")
-        lines.append(f"| {high} | {r['median']:.2f} | {r['spread_pct']:.2f} | {cell(r, 'log')} | "
+        lines.append(f"| {high} | {r['median']:,.0f} | {r['spread_pct']:.2f} | {cell(r, 'log')} | "
                      f"{cell(r, 'trace')} |")
     return "\n".join(lines) + "\n"
 
 
 def summary_text(report):
     lines = ["| program | told from | median error % | goal | met | worst % | goal | met | within the "
-             "spread |", "|---|---|---|---|---|---|---|---|---|"]
+             "spread | not counted |", "|---|---|---|---|---|---|---|---|---|---|"]
     for name, told in [(t["program"], t["summary"]) for t in report["programs"]] + \
             [("**all**", report["summary"])]:
         for way, s in told.items():
-            lines.append(f"| {name} | {way} | {s['median_pct']:.2f} | {s['median_goal_pct']} | "
+            goals = f"| {name} | {way} | - | {s['median_goal_pct']} | - | - | {s['worst_goal_pct']} | - |"
+            if s["rows"]:
+                goals = (f"| {name} | {way} | {s['median_pct']:.2f} | {s['median_goal_pct']} | "
                          f"{yes(s['median_met'])} | {s['worst_pct']:.2f} | {s['worst_goal_pct']} | "
-                         f"{yes(s['worst_met'])} | {s['rows'] - s['beyond_spread']} of {s['rows']} |")
+                         f"{yes(s['worst_met'])} |")
+            lines.append(f"{goals} {s['rows'] - s['beyond_spread']} of {s['rows']} | {s['not_counted']} |")
     return "\n".join(lines) + "\n"
 
 

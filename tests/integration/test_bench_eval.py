@@ -11,9 +11,9 @@ def eval_run(program, **env):
     r = run([sys.executable, os.path.join(ROOT, "bench/eval_run"), program],
             env={"B": B, "RUNS": "1", "SCALE": "0.2", **env}, timeout=300)
     assert r.returncode == 0, r
-    rows = {int(m[1].replace(",", "")): tuple(map(float, m.groups()[1:])) for m in re.finditer(
-        r"high (\d+): ([\d.]+) \(spread [\d.]+ %\), log [\d.]+ \(([-+\d.]+) %\), "
-        r"trace [\d.]+ \(([-+\d.]+) %\)", r.stdout)}
+    rows = {int(m[1].replace(",", "")): tuple(float(x.replace(",", "")) for x in m.groups()[1:]) for m in re.finditer(
+        r"high (\d+): ([\d,]+) \(spread [\d.]+ %\), log [\d,]+ \(([-+\d.]+) %\), "
+        r"trace [\d,]+ \(([-+\d.]+) %\)", r.stdout)}
     assert len(rows) == 9, r
     return rows, r
 
@@ -32,8 +32,8 @@ def one_run_tells_what_64_virtual_cpus_would_move_at_other_highs():
 @test
 def a_report_says_what_was_met_and_what_was_not():
     def rows(errors):
-        return [eval_report.row(378 << i, [{"per_1000": 100.0, "refills": 50}],
-                                {"log": 100 + e, "trace": 100 + e / 2}, False)
+        return [eval_report.row(378 << i, [{"alloc_zone": 1100, "alloc_direct": 100, "refills": 50}],
+                                {"log": 1000 + 10 * e, "trace": 1000 + 5 * e}, False)
                 for i, e in enumerate(errors)]
     near = {"program": "near", "what": "told well", "rows": rows([1, -2, 3]),
             "trace": {"rows": 5, "bytes": 100, "merged": 0}}
@@ -50,9 +50,26 @@ def a_report_says_what_was_met_and_what_was_not():
     eval_report.write(report, d)
     with open(os.path.join(d, "eval-table.md")) as f:
         text = f.read()
-    assert "not met, 1 of 6 rows above" in text and "| far | log | 6.00 | 5 | **no** | 30.00" in text, text
+    assert "not met, 1 of 6 rows above)" in text and "| far | log | 6.00 | 5 | **no** | 30.00" in text, text
     with open(os.path.join(d, "eval-table.json")) as f:
         assert json.load(f) == report
+
+
+@test
+def rows_that_differ_from_run_to_run_by_more_than_the_goal_are_shown_and_not_counted():
+    def runs(*pages):
+        return [{"alloc_zone": p, "alloc_direct": 0, "refills": 9} for p in pages]
+    told = {"log": 1500, "trace": 1500}
+    rows = [eval_report.row(378, runs(1000, 1000, 1010), {"log": 1020, "trace": 990}, False),
+            eval_report.row(756, runs(1000, 1090, 1050), told, False),  # 8.6 %
+            eval_report.row(1512, runs(1000, 2000, 1500), told, False)]
+    s = eval_report.summary(rows)
+    assert (s["log"]["rows"], s["log"]["not_counted"], s["log"]["over_worst"]) == (2, 1, 1), s
+    assert (s["trace"]["rows"], s["trace"]["not_counted"], s["trace"]["worst_pct"]) == (1, 2, 1), s
+    assert eval_report.cell(rows[2], "log") == "1,500 | *+0.00* -", rows
+    assert eval_report.cell(rows[1], "log") == "1,500 | +42.86", rows
+    empty = eval_report.summary(rows[2:])
+    assert empty["log"]["rows"] == 0 and empty["log"]["not_counted"] == 1, empty
 
 
 main()

@@ -26,6 +26,8 @@
 /* What the test knows of the lists of the one CPU that it uses. */
 static void *kept[1 << 16];
 static unsigned n_kept, n_cuts;
+static unsigned order;			 /* of all blocks */
+static unsigned burst_most = BURST_MOST; /* blocks */
 static int64_t position;
 static struct pcptune_band truth, merged;
 static struct segreader *reader;
@@ -62,11 +64,11 @@ static struct segreader *open_own(void)
 /* One block comes or goes, by both kinds of functions. */
 static void take(void)
 {
-	void *block = n_kept % 3 ? pcpa_alloc(0) : pcpa_alloc_inline(0);
+	void *block = n_kept % 3 ? pcpa_alloc(order) : pcpa_alloc_inline(order);
 
 	CHECK(block && n_kept < sizeof(kept) / sizeof(*kept));
 	kept[n_kept++] = block;
-	pcptune_band_push(&truth, --position);
+	pcptune_band_push(&truth, position -= 1 << order);
 }
 
 static void give(void)
@@ -74,10 +76,10 @@ static void give(void)
 	CHECK(n_kept);
 	n_kept--;
 	if (n_kept % 3)
-		pcpa_free(kept[n_kept], 0);
+		pcpa_free(kept[n_kept], order);
 	else
-		pcpa_free_inline(kept[n_kept], 0);
-	pcptune_band_push(&truth, ++position);
+		pcpa_free_inline(kept[n_kept], order);
+	pcptune_band_push(&truth, position += 1 << order);
 }
 
 static void read_record(void)
@@ -95,12 +97,12 @@ static void read_record(void)
 static void clean_bursts(unsigned n, unsigned cut_every)
 {
 	for (unsigned i = 0; i < n; i++) {
-		for (unsigned k = random_below(BURST_MOST); k--;)
+		for (unsigned k = random_below(burst_most); k--;)
 			take();
 		for (unsigned k = random_below(n_kept + 1); k--;)
 			give();
-		if (n_kept > 40000)
-			while (n_kept > 100)
+		if (n_kept > 13 * burst_most)
+			while (n_kept > burst_most / 30)
 				give();
 		if (cut_every && i % cut_every == cut_every - 1)
 			read_record();
@@ -132,9 +134,9 @@ static void noisy_bursts(unsigned n)
 static void begin(void)
 {
 	stay_on_a_cpu();
-	pcpa_free(pcpa_alloc(0), 0);
+	pcpa_free(pcpa_alloc(order), order);
 	pcptune_band_push(&truth, 0);
-	pcptune_band_push(&truth, position = -1);
+	pcptune_band_push(&truth, position = -(1 << order));
 	pcptune_band_push(&truth, position = 0);
 	own = pcpa_cpu_slot();
 	reader = open_own();
@@ -148,9 +150,9 @@ static uint64_t pages(const struct pcptune_band *b, uint64_t capacity)
 }
 
 /* The two agree on what lists of any size would have moved, to so many thousandths. */
-static void compare(unsigned most_permille)
+static void compare(uint64_t from, unsigned most_permille)
 {
-	for (uint64_t capacity = 128; capacity < 16384; capacity += capacity / 4) {
+	for (uint64_t capacity = from; capacity < 16384; capacity += capacity / 4) {
 		uint64_t want = pages(&truth, capacity), got = pages(&merged, capacity);
 		uint64_t off = want > got ? want - got : got - want;
 
@@ -168,7 +170,7 @@ static void finds_the_turns_of_bursts(void)
 	pcpa_trim();
 	read_record();
 	CHECK(pcptune_band_now(&merged) == position);
-	compare(10);
+	compare(128, 10);
 	CHECK_AUDIT();
 }
 
@@ -179,7 +181,24 @@ static void finds_the_turns_in_noise(void)
 	pcpa_trim();
 	read_record();
 	CHECK(pcptune_band_now(&merged) == position);
-	compare(60);
+	compare(128, 60);
+	CHECK_AUDIT();
+}
+
+/*
+ * Blocks of 32 KiB: a swing is as long as its pages are many, not its blocks. With a large high no
+ * refill or drain looks at the lists meanwhile.
+ */
+static void finds_the_turns_of_large_blocks(void)
+{
+	order = 3;
+	burst_most = 100;
+	begin();
+	clean_bursts(FEWER(3000), 0);
+	pcpa_trim();
+	read_record();
+	CHECK(pcptune_band_now(&merged) == position);
+	compare(256, 50);
 	CHECK_AUDIT();
 }
 
@@ -274,7 +293,7 @@ static void child_of_a_fork(void)
 	pcpa_trim();
 	read_record();
 	CHECK(pcptune_band_now(&merged) == position);
-	compare(10);
+	compare(128, 10);
 	CHECK_AUDIT();
 }
 
@@ -414,6 +433,16 @@ static void test_bursts(void **state)
 	in_both(finds_the_turns_of_bursts, "PCPALLOC_AGENT=0");
 }
 
+static void test_large_blocks(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(in_child(finds_the_turns_of_large_blocks,
+					  SETTINGS(modes[i], "PCPALLOC_AGENT=0",
+						   "PCPALLOC_RULES=gx", "PCPALLOC_HIGH=20000")),
+				 0);
+}
+
 static void test_noise(void **state)
 {
 	(void)state;
@@ -459,10 +488,10 @@ static void test_threads(void **state)
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_bursts),	cmocka_unit_test(test_noise),
-		cmocka_unit_test(test_records), cmocka_unit_test(test_prediction),
-		cmocka_unit_test(test_fork),	cmocka_unit_test(test_off),
-		cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_bursts),	   cmocka_unit_test(test_large_blocks),
+		cmocka_unit_test(test_noise),	   cmocka_unit_test(test_records),
+		cmocka_unit_test(test_prediction), cmocka_unit_test(test_fork),
+		cmocka_unit_test(test_off),	   cmocka_unit_test(test_threads),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -373,19 +373,6 @@ static void test_parameters(void **state)
 	policy_unref(m);
 }
 
-#ifdef __SANITIZE_THREAD__
-#define ONE_THREAD 1
-#else
-#define ONE_THREAD 0
-#endif
-
-/* Minutes of one thread alone, which has nothing to race with. */
-static void not_under_tsan(void **state)
-{
-	(void)state;
-	skip();
-}
-
 int main(void)
 {
 	const struct CMUnitTest none[] = {cmocka_unit_test(not_under_tsan)};

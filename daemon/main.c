@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,12 +23,12 @@
 #include <unistd.h>
 #include "daemon/apply.h"
 #include "daemon/attach.h"
-#include "daemon/claim.h"
 #include "daemon/clock.h"
 #include "daemon/ctl.h"
 #include "daemon/decide.h"
 #include "daemon/heap.h"
 #include "daemon/journal.h"
+#include "daemon/main.h"
 #include "daemon/record.h"
 #include "daemon/reload.h"
 #include "daemon/sample.h"
@@ -39,330 +38,6 @@
 #include "lib/text.h"
 
 #define STOP_WAIT_MS 250u
-#define CONFIG_FILE  PCPTUNE_SYSCONFDIR "/pcptune/pcptuned.conf"
-
-struct run {
-	struct daemon d;
-	bool foreground, check;
-	bool reload; /* with check: a daemon that runs is no mistake */
-	char *cwd;
-	int ready; /* pipe to the process that waits for us, -1: nobody */
-	struct claim *claim;
-	struct event *sig[3];
-};
-
-/* ---- options: one row each ---- */
-
-enum option_id {
-	OPT_CONFIG = 'c',
-	OPT_FOREGROUND = 'f',
-	OPT_VERBOSE = 'v',
-	OPT_HELP = 'h',
-	OPT_SOCKET = 256,
-	OPT_DB,
-	OPT_POLICY_PATH,
-	OPT_CHECK,
-	OPT_RELOAD,
-	OPT_VERSION
-};
-
-static const struct {
-	int id;
-	const char *name, *arg, *text;
-} option_rows[] = {
-	{OPT_CONFIG, "config", "FILE",
-	 "configuration; default " CONFIG_FILE " if it is there, else built-in values"},
-	{OPT_SOCKET, "socket", "PATH", "socket for programs, whatever the configuration says"},
-	{OPT_DB, "db", "PATH", "decision log, whatever the configuration says"},
-	{OPT_POLICY_PATH, "policy-path", "DIRS",
-	 "where policies are looked for, whatever the configuration says"},
-	{OPT_CHECK, "check", NULL, "check everything, say what would be done, start nothing"},
-	{OPT_RELOAD, "reload", NULL, "with --check: a daemon that runs already is no mistake"},
-	{OPT_FOREGROUND, "foreground", NULL, "stay in the foreground, messages to standard error"},
-	{OPT_VERBOSE, "verbose", NULL, "also say which programs come and go"},
-	{OPT_VERSION, "version", NULL, "print the version"},
-	{OPT_HELP, "help", NULL, "print this text"},
-};
-#define N_OPTIONS (sizeof(option_rows) / sizeof(option_rows[0]))
-
-static void usage(FILE *out)
-{
-	fprintf(out, "usage: pcptuned [OPTION]...\n"
-		     "Watches and tunes the per-CPU page lists of programs that attach to its "
-		     "socket.\n\n");
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		char left[40], key[8] = "    ";
-
-		if (option_rows[i].id < 256)
-			snprintf(key, sizeof(key), "-%c, ", option_rows[i].id);
-		snprintf(left, sizeof(left), "%s--%s%s%s", key, option_rows[i].name,
-			 option_rows[i].arg ? " " : "",
-			 option_rows[i].arg ? option_rows[i].arg : "");
-		fprintf(out, "  %-22s %s\n", left, option_rows[i].text);
-	}
-	fprintf(out, "\nSignals: SIGTERM, SIGINT stop; SIGHUP reads the configuration again.\n"
-		     "Exit status: 0 fine, 1 error, 2 wrong usage.\n");
-}
-
-static void option_table(struct option *table)
-{
-	memset(table, 0, (N_OPTIONS + 1) * sizeof(*table));
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		table[i].name = option_rows[i].name;
-		table[i].has_arg = option_rows[i].arg ? required_argument : no_argument;
-		table[i].val = option_rows[i].id;
-	}
-}
-
-/* ---- paths ---- */
-
-/* cwd/path for a relative one; path is freed. NULL: no memory. */
-static char *absolute(const char *cwd, char *path)
-{
-	char *full;
-
-	if (!path || path[0] == '/' || !path[0])
-		return path;
-	if (asprintf(&full, "%s/%s", cwd, path) < 0)
-		full = NULL;
-	free(path);
-	return full;
-}
-
-static bool copied(char **to, const char *text)
-{
-	*to = strdup(text);
-	if (!*to)
-		fprintf(stderr, "pcptuned: no memory\n");
-	return *to != NULL;
-}
-
-/* -1: go on; else the exit status */
-static int take_option(struct run *r, int id, const char *arg)
-{
-	struct overrides *o = &r->d.given;
-	char **at = id == OPT_CONFIG   ? &o->file
-		    : id == OPT_SOCKET ? &o->socket
-		    : id == OPT_DB     ? &o->db
-				       : &o->policy_path;
-
-	switch (id) {
-	case OPT_CONFIG:
-	case OPT_SOCKET:
-	case OPT_DB:
-	case OPT_POLICY_PATH:
-		free(*at);
-		return copied(at, arg) ? -1 : 1;
-	case OPT_CHECK:
-		r->check = true;
-		return -1;
-	case OPT_RELOAD:
-		r->reload = true;
-		return -1;
-	case OPT_FOREGROUND:
-		r->foreground = true;
-		return -1;
-	case OPT_VERBOSE:
-		say_verbose(true);
-		return -1;
-	case OPT_VERSION:
-		printf("pcptuned %s\n", PCPTUNE_VERSION);
-		return 0;
-	case OPT_HELP:
-		usage(stdout);
-		return 0;
-	default:
-		fprintf(stderr, "pcptuned: see pcptuned --help\n");
-		return 2;
-	}
-}
-
-static int take_options(struct run *r, int argc, char **argv)
-{
-	struct option table[N_OPTIONS + 1];
-	int id, status = -1;
-
-	option_table(table);
-	while (status < 0 && (id = getopt_long(argc, argv, "c:fvh", table, NULL)) != -1)
-		status = take_option(r, id, optarg);
-	if (status < 0 && optind < argc) {
-		fprintf(stderr, "pcptuned: unexpected \"%s\"; see pcptuned --help\n", argv[optind]);
-		status = 2;
-	}
-	if (status < 0 && r->reload && !r->check) {
-		fprintf(stderr, "pcptuned: --reload is for --check; see pcptuned --help\n");
-		status = 2;
-	}
-	if (status < 0 && !r->d.given.file && !access(CONFIG_FILE, F_OK) &&
-	    !copied(&r->d.given.file, CONFIG_FILE))
-		status = 1;
-	return status;
-}
-
-static char *start_directory;
-
-static bool replace_path(char **at, const char *given)
-{
-	char *copy = given ? strdup(given) : *at;
-
-	if (!copy)
-		return false;
-	if (given)
-		free(*at);
-	*at = absolute(start_directory, copy);
-	return *at != NULL;
-}
-
-/* A list of directories is taken as it stands. */
-static bool replace_list(char **at, const char *given)
-{
-	char *copy = given ? strdup(given) : NULL;
-
-	if (copy) {
-		free(*at);
-		*at = copy;
-	}
-	return copy || !given;
-}
-
-int daemon_config(const struct overrides *given, struct config **ret, char **ret_why)
-{
-	struct config *c;
-	int r = config_load(given->file, &c, ret_why);
-
-	if (r < 0)
-		return r;
-	if (!replace_path(&c->socket, given->socket) || !replace_path(&c->log.path, given->db) ||
-	    !replace_list(&c->policy_path, given->policy_path)) {
-		config_free(c);
-		*ret_why = NULL;
-		return -ENOMEM;
-	}
-	if (given->db)
-		c->log.enabled = true;
-	*ret = c;
-	return 0;
-}
-
-/* ---- checks before anything is started ---- */
-
-static void print_lines(char *text)
-{
-	char *save, *line;
-
-	if (!text)
-		fprintf(stderr, "pcptuned: no memory\n");
-	for (line = text ? strtok_r(text, "\n", &save) : NULL; line;
-	     line = strtok_r(NULL, "\n", &save))
-		fprintf(stderr, "%s\n", line);
-	free(text);
-}
-
-static void on_chosen(void *cookie)
-{
-	event_base_loopbreak(cookie);
-}
-
-/* Foreign policies are tried in a loop of its own: that of the daemon begins after the fork. */
-static int choose(const struct config *c, struct choices **ret, char **ret_why)
-{
-	struct event_base *base = event_base_new();
-	struct foreigners *all = NULL;
-	struct choices *cs = NULL;
-	int r = -ENOMEM;
-
-	if (base && !foreigners_new(base, &all))
-		r = choices_begin(c, all, on_chosen, base, &cs);
-	if (!r && choices_pending(cs))
-		event_base_dispatch(base);
-	if (!r)
-		r = choices_end(cs, ret_why);
-	foreigners_free(all);
-	if (base)
-		event_base_free(base);
-	if (!r)
-		*ret = cs;
-	return r;
-}
-
-static bool load(struct run *r)
-{
-	char *why = NULL;
-
-	if (daemon_config(&r->d.given, &r->d.config, &why) < 0 ||
-	    choose(r->d.config, &r->d.choices, &why) < 0) {
-		print_lines(why);
-		return false;
-	}
-	return true;
-}
-
-static void print_choice(const struct choice *c)
-{
-	char params[1024];
-
-	policy_params_text(c->module, c->params, params, sizeof(params));
-	printf("%s: policy %s %s%s%s%s\n", c->why, policy_desc(c->module)->name,
-	       policy_desc(c->module)->version, params[0] ? ", " : "", params,
-	       c->dry_run ? " (dry run)" : "");
-}
-
-static void print_plan(const struct config *c, const struct choices *choices, const char *directory)
-{
-	printf("configuration: %s\n", c->file ? c->file : "built-in");
-	printf("socket: %s%s%s%s\n", c->socket, *directory ? " (" : "", directory,
-	       *directory ? ")" : "");
-	printf("control socket: %s.ctl, mode %04o%s%s\n", c->socket, (unsigned)c->control.mode,
-	       c->control.group ? ", group " : "", c->control.group ? c->control.group : "");
-	if (c->log.enabled)
-		printf("log: %s%s\n", c->log.path,
-		       c->log.required ? " (nothing is changed without it)" : "");
-	else
-		printf("log: off\n");
-	printf("sampling: every %lld ms; on exit: %s\n", (long long)c->interval_ms,
-	       c->on_exit == CONFIG_KEEP ? "keep" : "restore");
-	for (int i = -1; i < (int)c->n_rules; i++)
-		print_choice(choices_at(choices, i));
-}
-
-/* The log, as a start, or with --reload the daemon that runs, would find it. */
-static bool check_log(const struct run *r, char *why)
-{
-	const struct config *c = r->d.config;
-	int e = journal_probe(c, why);
-
-	if (!e || (e == -EBUSY && r->reload))
-		return true;
-	fprintf(stderr, "pcptuned: log %s: %s%s\n", c->log.path, why,
-		c->log.required ? "; log.required allows no start without it"
-				: "; it would start without a log and count what is lost");
-	return !c->log.required;
-}
-
-static int check(struct run *r)
-{
-	char directory[CLAIM_WHY] = "", why[CLAIM_WHY] = "";
-	const struct config *c = r->d.config;
-	int64_t gid;
-	bool good = true;
-
-	if (claim_directory(c->socket, false, directory) < 0) {
-		fprintf(stderr, "pcptuned: %s\n", directory);
-		good = false;
-	} else if (!r->reload && claim_probe(c->socket, "serves", why) < 0) {
-		fprintf(stderr, "pcptuned: %s\n", why);
-		good = false;
-	}
-	if (ctl_group(c, &gid, why) < 0) {
-		fprintf(stderr, "pcptuned: %s\n", why);
-		good = false;
-	}
-	good &= check_log(r, why);
-	if (!good)
-		return 1;
-	print_plan(c, r->d.choices, directory);
-	return 0;
-}
 
 /* ---- background ---- */
 
@@ -599,11 +274,7 @@ static void forget(struct run *r)
 	choices_free(r->d.choices);
 	if (r->d.config)
 		config_free(r->d.config);
-	free(r->d.given.file);
-	free(r->d.given.socket);
-	free(r->d.given.db);
-	free(r->d.given.policy_path);
-	free(start_directory);
+	options_free(r);
 	libevent_global_shutdown();
 }
 
@@ -640,12 +311,11 @@ int main(int argc, char **argv)
 		return host_worker_main();
 	heap_begin();
 	standard_descriptors();
-	status = take_options(&r, argc, argv);
-	start_directory = getcwd(NULL, 0);
-	if (status < 0 && !load(&r))
+	status = options_take(&r, argc, argv);
+	if (status < 0 && !check_load(&r))
 		status = 1;
-	if (status < 0) /* for reloads; messages so far name it as it was given */
-		r.d.given.file = absolute(start_directory, r.d.given.file);
+	if (status < 0)
+		options_settle(&r);
 	if (status < 0 && r.check)
 		status = check(&r);
 	if (status < 0 && !r.foreground)

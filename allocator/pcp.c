@@ -493,7 +493,7 @@ static uint64_t give_one(struct pcpa_zone *z, struct pcptune_cpu_block *b, void 
 }
 
 void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
-			  unsigned order, bool busy)
+			  unsigned order, unsigned why)
 {
 	if (pcpa_in_zone) {
 		pcpa_deferred_push(block, order);
@@ -502,8 +502,10 @@ void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void
 	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
 	pcpa_count(&b->zctr.free_zone, give_one(z, b, block, order));
 	pcpa_count(&b->zctr.free_direct, 1u << order);
-	if (busy)
+	if (why & PCPA_DIRECT_BUSY)
 		pcpa_count(&b->zctr.pcp_busy, 1);
+	if (why & PCPA_DIRECT_HIGH)
+		pcpa_count(&b->zctr.free_high, 1);
 	pcpa_zone_leave(z);
 }
 
@@ -724,13 +726,14 @@ void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *blo
 		return;
 	}
 	if (list == PCPA_NO_LIST || !enter(b)) {
-		pcpa_pcp_free_direct(z, b, block, order, list != PCPA_NO_LIST);
+		pcpa_pcp_free_direct(z, b, block, order,
+				     list != PCPA_NO_LIST ? PCPA_DIRECT_BUSY : 0);
 		return;
 	}
 	done = put_locked(z, b, list, block, order);
 	pcpa_pcp_leave(b);
 	if (__builtin_expect(!done, 0))
-		pcpa_pcp_free_direct(z, b, block, order, false);
+		pcpa_pcp_free_direct(z, b, block, order, 0);
 }
 
 static inline bool is_out(const struct pcpa_zone *z, const void *block, unsigned order)
@@ -757,7 +760,9 @@ size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, si
 				pcpa_sections_free(z, slot, order, list, block);
 			else if (!listed || !put_locked(z, b, list, block, order))
 				pcpa_pcp_free_direct(z, b, block, order,
-						     !listed && list != PCPA_NO_LIST && !i);
+						     !listed && list != PCPA_NO_LIST && !i
+							     ? PCPA_DIRECT_BUSY
+							     : 0);
 		}
 		if (listed)
 			pcpa_pcp_leave(b);

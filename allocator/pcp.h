@@ -25,6 +25,10 @@ enum {
 
 #define PCPA_PCP_READY	 1u /* defaults set, rings mapped */
 #define PCPA_PCP_ADOPTED 2u /* holds values of the daemon */
+#define PCPA_PCP_ASKED	 4u /* sections: the next free of orders 1 to 3 was asked about */
+/* ... and how often that may still be in vain, since a run of frees got long: bits 8 to 15 */
+#define PCPA_PCP_WARY	   (UINT64_C(1) << 8)
+#define PCPA_PCP_WARY_MASK (UINT64_C(0xff) << 8)
 
 /* Why pages leave a list. */
 enum pcpa_cause { PCPA_DRAIN_FULL, PCPA_DRAIN_HIGH_ORDER, PCPA_DRAIN_DECAY, PCPA_DRAIN_TRIM };

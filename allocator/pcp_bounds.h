@@ -331,6 +331,48 @@ static void cut(struct pcptune_cpu_block *b, unsigned list)
 	}
 }
 
+#define HIGH_LISTS 0xeu /* those of orders 1 to 3 */
+
+/*
+ * Blocks that a list may get before the rule on frees of orders 1 to 3 is asked about one of them.
+ * A question is a slow path, so they are few only where runs of frees were seen that the rule is
+ * about; then it is taken into account that other lists may take their part, and single pages be
+ * freed up to where their list is looked at.
+ */
+static inline uint32_t unasked(const struct pcptune_cpu_block *b, const struct pcptune_track *t,
+			       unsigned list, uint32_t held)
+{
+	uint32_t lists = (pcpa_get(&b->pcp.lists) & HIGH_LISTS) | 1u << list, pages;
+	struct pcptune_rule_state s;
+
+	if (!(HIGH_LISTS >> list & 1))
+		return UINT32_MAX;
+	pcpa_state_load(&b->pcp, &s);
+	pages = pcptune_rules_before_free_high(&s, held);
+	if (pages == UINT32_MAX)
+		return pages;
+	if (pcpa_get(&b->pcp.reserved[PCPA_PCP_STATE]) & PCPA_PCP_WARY_MASK)
+		pages = pcptune_sub0_u32(pages, t ? pcpa_track_window(t, 0).up : pages) /
+			(uint32_t)__builtin_popcount(lists);
+	return pages >> pcpa_list_orders[list];
+}
+
+/* The lists of orders 1 to 3 but `list` down to what they may get unasked. */
+static inline void watch_high(struct pcptune_cpu_block *b, const struct pcptune_track *t,
+			      unsigned list, uint32_t held)
+{
+	uint32_t lists = pcpa_get(&b->pcp.lists) & HIGH_LISTS & ~(1u << list);
+
+	for (; lists; lists &= lists - 1) {
+		unsigned i = (unsigned)__builtin_ctz(lists);
+		uint32_t count = pcpa_list_count(&b->list[i]), more = unasked(b, t, i, held);
+		uint32_t room = pcpa_get(&pcpa_words(b)->room[i]);
+
+		if (pcptune_sub0_u32(room, count) > more)
+			set_room_of(b, t, i, count + more);
+	}
+}
+
 /* Room for list: at least `least` blocks more than it holds. */
 static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, const struct pcptune_track *t,
 		  unsigned list, uint32_t least)
@@ -356,9 +398,11 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, const struct
 		spare = level - sums.held;
 		own = count + (spare > 0 ? (uint32_t)(spare >> order) : 0);
 	}
-	/* consecutive high-order frees are a matter of one batch */
-	if (order && order <= PCPTUNE_COSTLY_ORDER && traits & PCPTUNE_RT_FREE_HIGH)
-		own = pcptune_min_u32(own, count + pcptune_max_u32(1, batch >> order));
+	if (traits & PCPTUNE_RT_FREE_HIGH) {
+		own = count +
+		      pcptune_min_u32(own - count, unasked(b, t, list, (uint32_t)sums.held));
+		watch_high(b, t, list, (uint32_t)sums.held);
+	}
 	own = pcptune_max_u32(own, count + least);
 	set_room_of(b, t, list, pcptune_min_u32(own, PCPA_RING_ROOM));
 }

@@ -17,10 +17,12 @@
  *
  * What the rules want to know of each operation follows from the words: how many allocations and
  * frees there were since the last slow path. Of their order it is known how many frees of a list
- * came after its last allocation. The earlier ones are taken to have been before all of these.
- * Differences to locked lists: consecutive high-order frees are noticed when a list of such an
- * order has no room, and it is taken from numbers whether the free before was one; a change of the
- * zone's state is seen at the next slow path.
+ * came after its last allocation. The earlier ones are taken to have been before all of these. The
+ * rule on consecutive frees of orders 1 to 3 is asked when it may drain: once a run of frees is
+ * long enough for it, at every look of whatever list, the lists of these orders get no room. What
+ * is freed after an allocation from such a list, up to where it stood, comes unasked. Differences
+ * to locked lists: it is taken from numbers whether the free before was of these orders; a change
+ * of the zone's state is seen at the next slow path.
  *
  * Tags. Blocks on these lists are tagged as in use. A wrong free that the tag gives away (a block
  * of the zone, another order, the middle of a block) is refused at once. A block that was freed
@@ -94,8 +96,55 @@ static void look_at_count(struct pcptune_cpu_block *b)
 	pcpa_count_min_store(&b->pcp, s.count_min);
 }
 
+static void set_state(struct pcptune_pcp *p, uint64_t bits, uint64_t to)
+{
+	uint64_t *state = &p->reserved[PCPA_PCP_STATE];
+
+	pcpa_put(state, (pcpa_get(state) & ~bits) | to);
+}
+
+#define WARY_MOST 16u /* questions in vain for each run */
+
+/* A run of frees got so long that the rule on those of orders 1 to 3 may drain. */
+static void set_wary(struct pcptune_pcp *p)
+{
+	struct pcptune_rule_state s;
+
+	pcpa_state_load(p, &s);
+	if (s.free_count >= pcptune_rules_free_high_run(&s, pcptune_rules_traits(s.rules)))
+		set_state(p, PCPA_PCP_WARY_MASK, WARY_MOST * PCPA_PCP_WARY);
+}
+
+/* It was asked about the next free. */
+static void set_asked(struct pcptune_pcp *p)
+{
+	uint64_t wary = pcpa_get(&p->reserved[PCPA_PCP_STATE]) & PCPA_PCP_WARY_MASK;
+
+	set_state(p, PCPA_PCP_WARY_MASK | PCPA_PCP_ASKED,
+		  PCPA_PCP_ASKED | (wary ? wary - PCPA_PCP_WARY : 0));
+}
+
+/*
+ * Was the last free of orders 1 to 3? None since the last look: the rules were told of that one.
+ * One that was asked about was the first. Others are taken to be the last: blocks of high orders
+ * that go back while lists are watched closely do so after the pages of a process, and not among
+ * them.
+ */
+static void set_previous(struct pcptune_pcp *p, const struct moves *m)
+{
+	uint32_t flags = pcpa_get(&p->flags) & ~PCPTUNE_RF_PREV_HIGH_ORDER;
+	uint32_t asked = pcpa_get(&p->reserved[PCPA_PCP_STATE]) & PCPA_PCP_ASKED ? 1 : 0;
+
+	if (!m->frees)
+		return;
+	if (m->high == m->frees || m->high > asked)
+		flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
+	pcpa_put(&p->flags, flags);
+	set_state(p, PCPA_PCP_ASKED, 0);
+}
+
 /* What each free and each allocation since the last look would have done to the rules' state. */
-static struct moves look(struct pcptune_cpu_block *b)
+static void look(struct pcptune_cpu_block *b)
 {
 	struct pcptune_pcp *p = &b->pcp;
 	struct pcpa_words *w = pcpa_words(b);
@@ -115,8 +164,27 @@ static struct moves look(struct pcptune_cpu_block *b)
 			 pcpa_get(&p->alloc_factor) >> pcptune_min_u32(m.frees, 31));
 	if (traits & PCPTUNE_RT_COUNT_MIN)
 		look_at_count(b);
+	if (traits & PCPTUNE_RT_FREE_HIGH) {
+		set_previous(p, &m);
+		set_wary(p);
+	}
 	w->calm_seen = calm;
-	return m;
+}
+
+/*
+ * Somebody who did not come to be asked about: a list at the edge of its window. Here it is noticed
+ * that a run of frees got long, so that the next free of orders 1 to 3 is asked about. Factors
+ * do not grow by frees, so this is for generations with free_count.
+ */
+static void watch(struct pcptune_cpu_block *b, const struct pcptune_track *t)
+{
+	uint32_t traits = pcptune_rules_traits(pcpa_get(&b->pcp.rules));
+
+	if (!(pcpa_get(&b->pcp.lists) & HIGH_LISTS) || !(traits & PCPTUNE_RT_FREE_HIGH) ||
+	    !(traits & PCPTUNE_RT_FREE_COUNT))
+		return;
+	look(b);
+	watch_high(b, t, PCPTUNE_N_LISTS, (uint32_t)pcpa_pcp_pages(b));
 }
 
 void pcpa_sections_ask(struct pcptune_cpu_block *b)
@@ -450,29 +518,41 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 
 /* ---- free ---- */
 
-/*
- * Was the free before this one of orders 1 to 3? None since the last look: the rules were told of
- * that one. All or none of them were: so was it. Else the more frequent ones are taken for it.
- */
-static void set_previous(struct pcptune_rule_state *s, const struct moves *m)
+/* What the rules say of one more block. */
+struct answer {
+	uint32_t pages; /* to drain, at most those that there are */
+	bool high;	/* by the rule on frees of orders 1 to 3 */
+	bool direct;	/* the block goes with them */
+};
+
+static struct answer ask(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order)
 {
-	if (!m->frees)
-		return;
-	if (2 * m->high > m->frees)
-		s->flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
-	else
-		s->flags &= ~PCPTUNE_RF_PREV_HIGH_ORDER;
+	uint32_t count, size = 1u << order;
+	struct pcptune_rule_state s;
+	struct answer a = {0, false, false};
+
+	look(b);
+	count = (uint32_t)pcpa_pcp_pages(b);
+	pcpa_state_load(&b->pcp, &s);
+	a.pages = pcptune_rules_free(&s, order, count + size, pcpa_get(&z->state), &a.high);
+	a.direct = a.pages && (!count || (a.high && a.pages == count + size));
+	a.pages = pcptune_min_u32(a.pages, count);
+	/* else the push will count itself */
+	if (!a.direct && pcptune_rules_traits(s.rules) & PCPTUNE_RT_FREE_COUNT)
+		s.free_count = pcptune_sub0_u32(s.free_count, size);
+	pcpa_state_store(&b->pcp, &s);
+	return a;
 }
 
-/* With pcp.lock held: what the rules say of one more block, and room for it. false: to the zone. */
+/*
+ * With pcp.lock held: what the rules say of one more block, and room for it. false: to the zone;
+ * *ret_high: and that is a drain by the rule on frees of orders 1 to 3.
+ */
 static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
-		      unsigned order)
+		      unsigned order, bool *ret_high)
 {
 	struct pcptune_track *t = pcpa_track_of(b);
-	struct pcptune_rule_state s;
-	uint32_t count, pages, size = 1u << order;
-	struct moves moves;
-	bool fired;
+	struct answer a;
 
 	if (!pcpa_pcp_ready(b))
 		pcpa_pcp_begin(b, z->id);
@@ -486,32 +566,29 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		 * drained after another one.
 		 */
 		track_on(b, t, list);
+		watch(b, t);
 		return true;
 	}
-	moves = look(b);
-	count = (uint32_t)pcpa_pcp_pages(b);
-	pcpa_state_load(&b->pcp, &s);
-	set_previous(&s, &moves);
-	pages = pcptune_rules_free(&s, order, count + size, pcpa_get(&z->state), &fired);
-	/* the push will count itself */
-	if (pcptune_rules_traits(s.rules) & PCPTUNE_RT_FREE_COUNT)
-		s.free_count = pcptune_sub0_u32(s.free_count, size);
-	pcpa_state_store(&b->pcp, &s);
-	if (pages) {
-		pcpa_pcp_drain(z, b, list, pages, fired ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL,
-			       PCPA_PATH_FREE);
+	a = ask(z, b, order);
+	if (a.pages) {
+		pcpa_pcp_drain(z, b, list, a.pages,
+			       a.high ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL, PCPA_PATH_FREE);
 		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
 	}
 	track(b, t, list);
-	grant(z, b, t, list, !pages || count ? 1 : 0);
+	if (!a.direct && HIGH_LISTS >> list & 1)
+		set_asked(&b->pcp);
+	grant(z, b, t, list, a.direct ? 0 : 1);
 	set_stops(b, t, list);
-	return pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list]);
+	*ret_high = a.high && !a.pages;
+	return !a.direct && pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list]);
 }
 
 void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list,
 			void *block)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
+	bool high = false;
 	int error = 0;
 
 	for (unsigned n = 0; n < TRIES && error != -EBUSY; n++) {
@@ -534,7 +611,7 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		if (error)
 			continue;
 		rang = ring(b);
-		room = make_room(z, b, list, order);
+		room = make_room(z, b, list, order, &high);
 		pcpa_pcp_leave(b);
 		if (rang)
 			pcpa_agent_wake();
@@ -542,7 +619,9 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		if (!room)
 			break;
 	}
-	pcpa_pcp_free_direct(z, b, block, order, error == -EBUSY);
+	pcpa_pcp_free_direct(z, b, block, order,
+			     (error == -EBUSY ? PCPA_DIRECT_BUSY : 0) |
+				     (high ? PCPA_DIRECT_HIGH : 0));
 }
 
 /* ---- the short way, of a CPU's own zone ---- */
@@ -570,17 +649,18 @@ static bool refill_own(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 
 static bool make_room_own(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order)
 {
-	bool done;
+	bool done, high;
 
 	if (pcpa_list_count(&b->list[order]) < pcpa_get(&pcpa_words(b)->room[order]))
 		return true;
-	/* a free starts no agent */
-	if (pcpa_get(&to_ring) && !pcpa_agent_runs())
+	/* a free starts no agent; and who may be sent to the zone goes there by the long way */
+	if ((pcpa_get(&to_ring) && !pcpa_agent_runs()) ||
+	    (order && pcpa_pcp_has(&b->pcp, PCPTUNE_RT_FREE_HIGH)))
 		return false;
 	pcpa_events_room(b);
 	if (!pcpa_pcp_try(b))
 		return false;
-	done = pcpa_by_sections(b) && make_room(z, b, order, order);
+	done = pcpa_by_sections(b) && make_room(z, b, order, order, &high);
 	pcpa_pcp_leave(b);
 	pcpa_pcp_report(z);
 	return done;
@@ -597,6 +677,7 @@ static bool move_window(struct pcptune_cpu_block *b, struct pcptune_track *t, un
 		lift(b, t, order);
 		if (!window_at_once(b, order, t))
 			track_on(b, t, order);
+		watch(b, t);
 	}
 	pcpa_pcp_leave(b);
 	return true;

@@ -144,9 +144,9 @@ static int print_markdown(void)
 	       "- g6 lets go of the zone lock between its chunks. The lists stay with the caller "
 	       "meanwhile: in the mode of restartable sequences that keeps nobody from them.\n"
 	       "- In that mode the rules are asked at slow paths: how often a factor was to be "
-	       "halved follows from the numbers of operations, frees of orders 1 to 3 are looked "
-	       "at when a list has grown by a batch, and the least count of p9 and p10 is that of "
-	       "the looks.\n");
+	       "halved follows from the numbers of operations, frees of orders 1 to 3 are asked "
+	       "about once a run of frees is long enough for their rule, and the least count of "
+	       "p9 and p10 is that of the looks.\n");
 	return CLI_OK;
 }
 

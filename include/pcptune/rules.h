@@ -381,6 +381,40 @@ static inline uint32_t pcptune_rules_refill(struct pcptune_rule_state *s, uint32
 
 /* ---- free ---- */
 
+/* free_count from which on frees of orders 1 to 3 drain. */
+static inline uint32_t pcptune_rules_free_high_run(const struct pcptune_rule_state *s,
+						   uint32_t traits)
+{
+	if (!(traits & PCPTUNE_RT_FREE_COUNT))
+		return 1;
+	return s->batch + (traits & PCPTUNE_RT_HALF_MIN ? s->high_min / 2 : 0);
+}
+
+/* Does a free that brings the lists to `count` pages leave the batch that large caches keep? */
+static inline bool pcptune_rules_keeps_batch(const struct pcptune_rule_state *s, uint32_t traits,
+					     uint32_t count)
+{
+	return traits & PCPTUNE_RT_CACHE && s->flags & PCPTUNE_RF_FREE_HIGH_BATCH &&
+	       count < s->batch;
+}
+
+/*
+ * Pages that can be freed in a row onto `count` before a free of orders 1 to 3 may drain by the
+ * rule on these; UINT32_MAX: any number. For whoever does not ask the rules at every free.
+ */
+static inline uint32_t pcptune_rules_before_free_high(const struct pcptune_rule_state *s,
+						      uint32_t count)
+{
+	uint32_t t = pcptune_rules_traits(s->rules), run = pcptune_rules_free_high_run(s, t);
+	uint32_t left = pcptune_sub0_u32(run, s->free_count);
+
+	if (!(t & PCPTUNE_RT_FREE_HIGH) || (left && !(t & PCPTUNE_RT_FREE_COUNT)))
+		return UINT32_MAX;
+	if (pcptune_rules_keeps_batch(s, t, count + 1))
+		return pcptune_max_u32(left, s->batch - 1 - count);
+	return left;
+}
+
 /*
  * Does this free of orders 1 to 3 drain? Keeps PREV_HIGH_ORDER. (Kernel: free_unref_page_commit.)
  */
@@ -388,21 +422,17 @@ static inline bool pcptune_rules_free_high(struct pcptune_rule_state *s, uint32_
 					   uint32_t order, uint32_t count)
 {
 	bool previous = s->flags & PCPTUNE_RF_PREV_HIGH_ORDER;
-	uint32_t run = 1;
 
 	if (!order || order > PCPTUNE_COSTLY_ORDER) {
 		s->flags &= ~PCPTUNE_RF_PREV_HIGH_ORDER;
 		return false;
 	}
 	s->flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
-	if (!(traits & PCPTUNE_RT_FREE_HIGH))
+	if (!(traits & PCPTUNE_RT_FREE_HIGH) ||
+	    s->free_count < pcptune_rules_free_high_run(s, traits) ||
+	    (traits & PCPTUNE_RT_CONSECUTIVE && !previous))
 		return false;
-	if (traits & PCPTUNE_RT_FREE_COUNT)
-		run = s->batch + (traits & PCPTUNE_RT_HALF_MIN ? s->high_min / 2 : 0);
-	if (s->free_count < run || (traits & PCPTUNE_RT_CONSECUTIVE && !previous))
-		return false;
-	return !(traits & PCPTUNE_RT_CACHE && s->flags & PCPTUNE_RF_FREE_HIGH_BATCH) ||
-	       count >= s->batch;
+	return !pcptune_rules_keeps_batch(s, traits, count);
 }
 
 /* Pages freed in a row, as far as the generation knows. */

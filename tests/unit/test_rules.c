@@ -217,6 +217,31 @@ static void two_consecutive_high_orders(void **state)
 	assert_int_equal(pcptune_rules_free(&s, 1, 64, 0, &fired), 64);
 }
 
+/* Whoever frees no more pages than that without asking misses no drain, and with one more may. */
+static void before_high_orders(void **state)
+{
+	uint32_t dice = 1, late = 0;
+
+	(void)state;
+	for (int n = 0; n < 20000; n++) {
+		struct pcptune_rule_state s = g4(2000, 367, 36800);
+		uint32_t count = (dice = dice * 1664525 + 1013904223) >> 23, before;
+		bool fired = false;
+
+		s.rules = (uint32_t)n % PCPTUNE_RULES_ROWS;
+		s.free_count = (dice >> 8) % (n & 1 ? 3 : 500);
+		s.flags = PCPTUNE_RF_PREV_HIGH_ORDER | (n & 2 ? PCPTUNE_RF_FREE_HIGH_BATCH : 0);
+		before = pcptune_rules_before_free_high(&s, count);
+		for (uint32_t freed = 2; freed <= before && freed < 400 && !fired; freed += 2)
+			pcptune_rules_free(&s, 1, count + freed, 0, &fired);
+		assert_false(fired);
+		if (before < 400)
+			pcptune_rules_free(&s, 1, count + before + 2, 0, &fired);
+		late += fired;
+	}
+	assert_true(late > 1000);
+}
+
 static void short_memory_lowers_high(void **state)
 {
 	struct pcptune_rule_state s = g4(10000, 5420, 51200);
@@ -681,6 +706,7 @@ int main(void)
 		cmocka_unit_test(free_raises_high_for_long_runs),
 		cmocka_unit_test(allocations_halve_free_count),
 		cmocka_unit_test(two_consecutive_high_orders),
+		cmocka_unit_test(before_high_orders),
 		cmocka_unit_test(short_memory_lowers_high),
 		cmocka_unit_test(decay),
 		cmocka_unit_test(g0_is_fixed),

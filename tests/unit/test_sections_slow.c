@@ -184,8 +184,10 @@ static void blocks_of_another_zone(void **state)
 {
 	(void)state;
 	need_sections();
+	/* with rules that do not drain at frees of high orders */
 	assert_int_equal(in_child(foreign_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0",
-							  "PCPALLOC_SIZE=32m", "PCPALLOC_ZONES=2")),
+							  "PCPALLOC_RULES=gx", "PCPALLOC_SIZE=32m",
+							  "PCPALLOC_ZONES=2")),
 			 0);
 }
 

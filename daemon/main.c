@@ -118,6 +118,19 @@ static void on_hup(evutil_socket_t sig, short what, void *arg)
 	reload(&r->d);
 }
 
+/*
+ * A SIGHUP must not end what is about to start, or to stop: until it can be served it waits. Whoever
+ * started us may have left it blocked, too.
+ */
+static void hold_reload(bool hold)
+{
+	sigset_t hup;
+
+	sigemptyset(&hup);
+	sigaddset(&hup, SIGHUP);
+	sigprocmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &hup, NULL);
+}
+
 static bool signals(struct run *r)
 {
 	r->sig[0] = evsignal_new(r->d.base, SIGTERM, on_stop, r);
@@ -196,6 +209,7 @@ static bool start(struct run *r)
 	say(LOG_NOTICE, "%s listens on %s (configuration %s, log %s)", PCPTUNE_VERSION,
 	    d->config->socket, d->config->file ? d->config->file : "built-in",
 	    d->config->log.enabled ? d->config->log.path : "off");
+	hold_reload(false);
 	if (r->ready >= 0)
 		leave_terminal(r);
 	return true;
@@ -246,6 +260,7 @@ static void stop(struct run *r)
 {
 	struct daemon *d = &r->d;
 
+	hold_reload(true);
 	attach_free(d->attach);
 	d->attach = NULL;
 	if (d->journal)
@@ -310,6 +325,7 @@ int main(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], REMOTE_ARGUMENT))
 		return host_worker_main();
 	heap_begin();
+	hold_reload(true);
 	standard_descriptors();
 	status = options_take(&r, argc, argv);
 	if (status < 0 && !check_load(&r))

@@ -357,4 +357,18 @@ def closed_standard_descriptors_are_no_ones():
     r = run([PCPTUNED, "--foreground", "-c", d.config])
     assert r.returncode == 1 and f"pid {pid}" in r.stderr, "it holds its lock"
 
+@test
+def a_reload_that_is_asked_for_while_it_starts_waits_until_it_can_be_served():
+    d = Daemon(start=False)
+    err = open(d.stderr_path, "a")
+    p = spawn([PCPTUNED, "--foreground", "-c", d.config], stderr=err,
+              preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP}))
+    err.close()
+    p.send_signal(signal.SIGHUP)
+    wait_for(lambda: "reloaded" in d.stderr())
+    p.send_signal(signal.SIGHUP)
+    wait_for(lambda: d.stderr().count("reloaded") == 2)
+    assert p.poll() is None
+
+
 main()

@@ -122,6 +122,29 @@ static int directory_create(char *dir, bool create, char *why)
 	return 0;
 }
 
+/* What is no socket is left alone, and there is no start. */
+static int place_free(const char *path, char *why)
+{
+	struct stat st;
+
+	if (lstat(path, &st) || S_ISSOCK(st.st_mode))
+		return 0;
+	snprintf(why, CLAIM_WHY, "%s exists and is not a socket; remove it or choose another path",
+		 path);
+	return -EEXIST;
+}
+
+static int places_free(const char *socket, char *why)
+{
+	char *control = config_control_socket(socket);
+	int r = control ? place_free(socket, why) : -ENOMEM;
+
+	if (!r)
+		r = place_free(control, why);
+	free(control);
+	return r;
+}
+
 int claim_directory(const char *socket, bool create, char *why)
 {
 	char *dir = parent_of(socket);
@@ -142,6 +165,8 @@ int claim_directory(const char *socket, bool create, char *why)
 			snprintf(why, CLAIM_WHY, "%s: %s", dir, strerror(-r));
 		if (!r)
 			r = config_place_trusted(socket, why);
+		if (!r)
+			r = places_free(socket, why);
 	}
 	free(dir);
 	return r;
@@ -257,15 +282,12 @@ void claim_free(struct claim *c)
 static int remove_stale(const char *path, const struct sockaddr_un *addr, char *why)
 {
 	struct stat st;
-	int fd, r = 0;
+	int fd, r = place_free(path, why);
 
+	if (r < 0)
+		return r;
 	if (lstat(path, &st))
 		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISSOCK(st.st_mode)) {
-		snprintf(why, CLAIM_WHY,
-			 "%s exists and is not a socket; remove it or choose another path", path);
-		return -EEXIST;
-	}
 	for (int type = SOCK_STREAM; !r && type <= SOCK_SEQPACKET;
 	     type += SOCK_SEQPACKET - SOCK_STREAM) {
 		fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -14,7 +14,8 @@ struct claim;
 #define CLAIM_WHY 512u
 
 /*
- * Is the directory there, or may it be created? With create it is. why: CLAIM_WHY bytes; on
+ * Is the directory there, or may it be created, and is there nothing in it that is in the way of
+ * SOCKET and SOCKET.ctl? With create the directory is made. why: CLAIM_WHY bytes; on
  * success it says what was, or would be, done ("" for nothing).
  */
 int claim_directory(const char *socket, bool create, char *why);

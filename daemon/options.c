@@ -116,6 +116,10 @@ static int take_option(struct run *r, int id, const char *arg)
 	case OPT_SOCKET:
 	case OPT_DB:
 	case OPT_POLICY_PATH:
+		if (!arg[0]) {
+			fprintf(stderr, "pcptuned: a path is empty; see pcptuned --help\n");
+			return 2;
+		}
 		free(*at);
 		return copied(at, arg) ? -1 : 1;
 	case OPT_CHECK:

@@ -137,6 +137,11 @@ def files_that_are_not_stale_sockets_are_left_alone():
         f.write("precious")
     r = run([PCPTUNED, "--foreground", "-c", d.config])
     assert r.returncode == 1 and "not a socket" in r.stderr, r
+    r = run([PCPTUNED, "--check", "-c", d.config])
+    assert r.returncode == 1 and "not a socket" in r.stderr, r
+    for option in ("--socket", "--db", "--policy-path", "-c"):
+        r = run([PCPTUNED, "--check", option, ""])
+        assert r.returncode == 2 and "is empty" in r.stderr, (option, r)
     assert open(d.socket).read() == "precious"
     os.unlink(d.socket)
     with socketlib.socket(socketlib.AF_UNIX) as s:

@@ -112,9 +112,12 @@ static int find_target(struct work *w, struct logstore *ls)
 static int load_policy(struct work *w)
 {
 	char why[POLICY_WHY], key[64];
+	int e = policy_load(w->a->policy ? w->a->policy : "knee", w->a->policy_path, &w->m, why);
 
-	if (policy_load(w->a->policy ? w->a->policy : "knee", w->a->policy_path, &w->m, why))
-		return cli_error("%s", why);
+	if (e) {
+		cli_error("%s", why);
+		return e == -ENOENT ? CLI_DRIFT : CLI_ERROR;
+	}
 	policy_params_default(w->m, w->params);
 	for (size_t i = 0; i < w->a->set.n; i++) {
 		const char *s = w->a->set.item[i], *eq = strchr(s, '=');

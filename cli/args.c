@@ -26,7 +26,7 @@ int cli_set_flag(void *field, const char *value, char *why)
 int cli_set_string(void *field, const char *value, char *why)
 {
 	if (!value[0]) {
-		snprintf(why, CLI_WHY, "a text that is not empty");
+		snprintf(why, CLI_WHY, "a text of at least one character");
 		return -EINVAL;
 	}
 	*(const char **)field = value;

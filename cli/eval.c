@@ -64,12 +64,16 @@ unsigned eval_threads(const struct eval_args *a)
 static int load_policies(const struct eval_args *a, struct eval_policies *p, char *list)
 {
 	char why[POLICY_WHY], *save = NULL;
+	int e;
 
 	for (char *w = strtok_r(list, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
 		if (p->n == EVAL_POLICIES_MAX)
 			return cli_usage_error("--policy: at most %u policies", EVAL_POLICIES_MAX);
-		if (policy_load(w, a->policy_path, &p->p[p->n].module, why))
-			return cli_error("%s", why);
+		e = policy_load(w, a->policy_path, &p->p[p->n].module, why);
+		if (e) {
+			cli_error("%s", why);
+			return e == -ENOENT ? CLI_DRIFT : CLI_ERROR;
+		}
 		p->p[p->n++].word = w;
 	}
 	return p->n ? -1 : cli_usage_error("--policy: a list of policies is needed");

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "cli/eval_tally.h"
 #include "lib/text.h"
 
@@ -122,6 +123,19 @@ static int run_targets(struct plan *p, struct logstore *ls, const struct found *
 	return -1;
 }
 
+/* What is added up twice would count twice. -1, or the exit status. */
+static int given_once(const char *const *paths, size_t n)
+{
+	struct stat a, b;
+
+	for (size_t i = 0; i < n; i++)
+		for (size_t k = 0; k < i; k++)
+			if (!stat(paths[i], &a) && !stat(paths[k], &b) && a.st_dev == b.st_dev &&
+			    a.st_ino == b.st_ino)
+				return cli_usage_error("%s is given twice", paths[i]);
+	return -1;
+}
+
 static int one_log(struct plan *p, const char *path)
 {
 	const struct log_filter all = {.cpu = -1};
@@ -215,8 +229,10 @@ static int show(const struct tally *t, const struct eval_args *a)
 int eval_log(const struct eval_args *a, const struct eval_policies *policies)
 {
 	struct plan p = {.a = a};
-	int r = make_plan(&p, policies);
+	int r = given_once(a->db.item, a->db.n);
 
+	if (r < 0)
+		r = make_plan(&p, policies);
 	if (r < 0 && tally_init(&p.t, p.n))
 		r = cli_error("no memory");
 	p.t.budget = (uint64_t)a->budget;
@@ -242,7 +258,7 @@ static int merge_one(struct tally *sum, const char *path, bool first)
 	int r = -1;
 
 	if (!o)
-		return cli_error("%s: %s", path, error.text);
+		return cli_error("%s: not what eval --partial writes: %s", path, error.text);
 	if (!tally_read(&one, o))
 		r = cli_error("%s: not what eval --partial writes, or of another version", path);
 	else if (first)
@@ -266,6 +282,7 @@ int eval_merge(const struct eval_args *a, const struct cli_rest *rest)
 		return cli_usage_error("missing: merge FILE...");
 	if (a->trace || a->db.n || a->policies || a->set.n || a->target || a->budget)
 		return cli_usage_error("merge takes files of --partial, and --json or --partial");
+	r = given_once((const char *const *)rest->argv + 1, (size_t)rest->argc - 1);
 	for (int i = 1; r < 0 && i < rest->argc; i++)
 		r = merge_one(&sum, rest->argv[i], i == 1);
 	if (r < 0)

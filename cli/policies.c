@@ -298,7 +298,7 @@ static int list(const struct args *a)
 		text_table_print(t, stdout, text_colour(stdout));
 	json_decref(o);
 	text_table_free(t);
-	if (!n && !a->json)
+	if (!n)
 		return cli_error("no policies in %s", path);
 	return r == CLI_OK && bad ? CLI_ERROR : r;
 }

@@ -137,7 +137,7 @@ def wrong_targets_times_and_policies_are_told():
     d, _ = start()
     advised(d)
     for words, status, text in ((("nosuch",), 3, 'no target "nosuch"'),
-                                (("web", "--policy", "nosuch"), 1, "nosuch"),
+                                (("web", "--policy", "nosuch"), 3, "nosuch"),
                                 (("web", "--set", "lamda=1"), 2, "lambda"),
                                 (("web", "--set", "x"), 2, "KEY=VALUE"),
                                 (("web", "--set", "short_ms=5000", "--set", "long_ms=1000"), 1,

@@ -206,7 +206,7 @@ def wrong_calls_are_told():
     path = trace(walk(100))
     for words, status, text in (
             (("-p", "static"), 2, "missing: --trace"), (("-t", path), 2, "missing: --policy"),
-            (("-t", path, "-p", "statik"), 1, "statik"),
+            (("-t", path, "-p", "statik"), 3, "statik"),
             (("-t", path, "-p", "static", "--set", "kernel.high=1"), 2, "not in --policy"),
             (("-t", path, "-p", "static", "--set", "static.hihg=1"), 2, "high"),
             (("-t", path, "-p", "static", "--set", "static.high=x"), 2, "high"),

@@ -229,7 +229,7 @@ def wrong_calls():
     assert r.returncode == 1 and "at least 4 pages for each of 4 CPUs, 16" in r.stderr, r
     assert not r.stdout and cli_eval("--db", path, "--policy", "static", "--budget", "16").returncode == 0
     r = cli_eval("--db", path, "--policy", "statik")
-    assert r.returncode == 1 and "statik" in r.stderr and not r.stdout, r
+    assert r.returncode == 3 and "statik" in r.stderr and not r.stdout, r
     r = cli_eval("--db", path, "--policy", "static", "--set", "static.hihg=5")
     assert r.returncode == 2 and 'did you mean "high"' in r.stderr and not r.stdout, r
     r = cli_eval("--db", path, "--policy", "static", "--target", "nginx")
@@ -240,6 +240,29 @@ def wrong_calls():
                         (("--trace", path, "--policy", "static", "--partial"), "for logs")):
         r = cli_eval(*words)
         assert r.returncode == 2 and text in r.stderr and not r.stdout, r
+
+
+@test
+def what_is_given_twice_would_count_twice_and_is_refused():
+    path = log()
+    link = path + ".link"
+    os.symlink(path, link)
+    r = cli_eval("--db", path, "--db", link, "--policy", "static")
+    assert r.returncode == 2 and "is given twice" in r.stderr and not r.stdout, r
+    part = os.path.join(tmp(), "part")
+    with open(part, "w") as f:
+        f.write(cli_eval("--db", path, "--policy", "static", "--partial").stdout)
+    r = cli_eval("merge", part, part)
+    assert r.returncode == 2 and "is given twice" in r.stderr and not r.stdout, r
+
+
+@test
+def a_policy_that_there_is_not_is_not_found():
+    r = cli_eval("--db", log(), "--policy", "nosuch")
+    assert r.returncode == 3 and 'no policy "nosuch"' in r.stderr and not r.stdout, r
+    for form in ((), ("--json",)):
+        r = run([PCPTUNE, "policies", "--policy-path", tmp(), *form])
+        assert r.returncode == 1 and "no policies" in r.stderr, r
 
 
 @test

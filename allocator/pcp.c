@@ -17,139 +17,13 @@
  * where it is empty or full, or where the band tracker wants to know (track.h). So they are set
  * anew whenever the tail moved.
  */
-#include <errno.h>
-#include <linux/futex.h>
-
 #include "allocator/bulk_free.h"
-#include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_private.h"
 #include "allocator/rows.h"
 #include "allocator/track.h"
 
 #define BULK_HOLD 64u
-#define SPINS	  100u
-#define YIELDS	  20u
-#define SLEEP_NS  1000000 /* most that a call waits for the lists of its CPU */
-
-/*
- * Holds are short, unless the holder lost its CPU: then yield, and then sleep, since to yield gives
- * nothing to a thread of lower priority, which the holder may be.
- */
-static void wait_for(struct pcptune_cpu_block *b)
-{
-	for (unsigned n = 0; !pcpa_pcp_try(b); n++) {
-		if (n % SPINS != SPINS - 1)
-			pcpa_relax();
-		else if (n < SPINS * YIELDS)
-			pcpa_yield();
-		else
-			pcpa_rest();
-	}
-}
-
-void pcpa_pcp_lock(struct pcptune_cpu_block *b)
-{
-	wait_for(b);
-	if (pcpa_by_sections(b))
-		pcpa_sections_stop(b);
-}
-
-bool pcpa_pcp_trylock(struct pcptune_cpu_block *b)
-{
-	if (!pcpa_pcp_try(b))
-		return false;
-	if (pcpa_by_sections(b))
-		pcpa_sections_stop(b);
-	return true;
-}
-
-void pcpa_pcp_unlock(struct pcptune_cpu_block *b)
-{
-	if (pcpa_by_sections(b)) {
-		pcpa_sections_go(pcpa_zone_of_block(b), b);
-	} else {
-		pcpa_track_look(b);
-		pcpa_pcp_edges(b);
-	}
-	pcpa_pcp_leave(b);
-}
-
-void pcpa_pcp_lock_all(void)
-{
-	uint32_t n = pcpa_heap.n_zones * pcpa_heap.n_slots;
-	bool any = false;
-
-	for (uint32_t i = 0; i < n; i++) {
-		struct pcptune_cpu_block *b = pcpa_cpu_block(0, i);
-
-		wait_for(b);
-		any |= pcpa_by_sections(b);
-		if (pcpa_by_sections(b))
-			pcpa_sections_ask(b);
-	}
-	if (any)
-		pcpa_rseq_fence(-1);
-	for (uint32_t i = 0; i < n && any; i++)
-		if (pcpa_by_sections(pcpa_cpu_block(0, i)))
-			pcpa_sections_stopped(pcpa_cpu_block(0, i));
-}
-
-void pcpa_pcp_unlock_all(void)
-{
-	for (uint32_t i = pcpa_heap.n_zones * pcpa_heap.n_slots; i-- > 0;)
-		pcpa_pcp_unlock(pcpa_cpu_block(0, i));
-}
-
-void pcpa_pcp_wake(struct pcptune_cpu_block *b)
-{
-	int saved = errno;
-
-	syscall(SYS_futex, &b->pcp.lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-	errno = saved;
-}
-
-/* One attempt to sleep until the lock is free; `held` is how it was seen. */
-static void sleep_for(struct pcptune_cpu_block *b, uint32_t held)
-{
-	struct timespec most = {0, SLEEP_NS};
-	int saved = errno;
-
-	if (held & PCPA_PCP_SLEEPERS ||
-	    __atomic_compare_exchange_n(&b->pcp.lock, &held, held | PCPA_PCP_SLEEPERS, false,
-					__ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		syscall(SYS_futex, &b->pcp.lock, FUTEX_WAIT_PRIVATE, held | PCPA_PCP_SLEEPERS,
-			&most, NULL, 0);
-	errno = saved;
-}
-
-/*
- * The caller's try. Whoever holds the lists of our CPU has most likely lost this very CPU to us in
- * the midst of it and, left alone, would keep them locked until its turn comes again: millions of
- * calls that all go to the zone. A yield does not bring it back, since the scheduler prefers those
- * who had less time than it. So sleep until it lets go: once all who come by here sleep, the CPU is
- * its own. If that takes long the holder is elsewhere: to the zone, as the kernel does. And at once
- * for a remote owner, and below a signal handler that interrupted the holder.
- */
-static __attribute__((noinline, cold)) bool enter_hard(struct pcptune_cpu_block *b)
-{
-	uint32_t held = pcpa_get(&b->pcp.lock), none = 0;
-
-	if (pcpa_in_zone || (held & ~PCPA_PCP_SLEEPERS) == pcpa_pcp_me() ||
-	    pcpa_get(&pcpa_words(b)->stop))
-		return false;
-	if (held)
-		sleep_for(b, held);
-	/* whoever slept can not know whether others still do */
-	return __atomic_compare_exchange_n(&b->pcp.lock, &none, pcpa_pcp_me() | PCPA_PCP_SLEEPERS,
-					   false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-}
-
-bool pcpa_pcp_enter(struct pcptune_cpu_block *b)
-{
-	pcpa_events_room(b);
-	return pcpa_pcp_try(b) || enter_hard(b);
-}
 
 /*
  * Lists that sections were given up for: out of use for a moment, then made locked ones. Or we came
@@ -168,7 +42,7 @@ static __attribute__((noinline, cold)) bool enter_given_up(struct pcptune_cpu_bl
 static inline bool enter(struct pcptune_cpu_block *b)
 {
 	pcpa_events_room(b);
-	if (__builtin_expect(!pcpa_pcp_try(b), 0) && !enter_hard(b))
+	if (__builtin_expect(!pcpa_pcp_try(b), 0) && !pcpa_pcp_enter_hard(b))
 		return false;
 	return __builtin_expect(!pcpa_by_sections(b), 1) || enter_given_up(b);
 }
@@ -428,128 +302,6 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 	n = move_in(z, b, l, order, pcptune_min_u32(n, l->limit));
 	look(b, list);
 	return n;
-}
-
-/* ---- straight to the zone ---- */
-
-void *pcpa_pcp_alloc_row(struct pcpa_zone *z, uint32_t slot, unsigned order, uint32_t pages)
-{
-	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	uint32_t pfn;
-
-	if (pcpa_in_zone)
-		return NULL;
-	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
-	pfn = pcpa_rows_take(z, slot, order, pages);
-	if (pfn == PCPA_NO_PAGE)
-		pfn = pcpa_zone_take_row(z, order, pages);
-	if (pfn != PCPA_NO_PAGE) {
-		pcpa_count(&b->zctr.alloc_zone, pages);
-		pcpa_count(&b->zctr.alloc_direct, pages);
-	}
-	pcpa_zone_leave(z);
-	return pfn == PCPA_NO_PAGE ? NULL : pcpa_page_address(z, pfn);
-}
-
-void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
-			    bool busy)
-{
-	uint64_t block = 0;
-	struct pcpa_places to = {.ring = &block};
-	struct pcpa_claim none;
-
-	if (pcpa_rows_order(order))
-		return pcpa_pcp_alloc_row(z, pcpa_slot_of(b), order, 1u << order);
-	if (pcpa_in_zone)
-		return NULL;
-	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
-	if (pcpa_depot_take(z, PCPA_NO_FRONT, order, 1, &to, &none)) {
-		pcpa_depot_fetch(z, order, 1, 1, &to, &none, PCPA_IN_USE);
-		pcpa_count(&b->zctr.alloc_zone, 1u << order);
-		pcpa_count(&b->zctr.alloc_direct, 1u << order);
-	}
-	if (busy)
-		pcpa_count(&b->zctr.pcp_busy, 1);
-	pcpa_zone_leave(z);
-	return (void *)(uintptr_t)block;
-}
-
-/* Under the zone lock. Returns the pages that came in: none of a wrong block. */
-static uint64_t give_one(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
-			 unsigned order)
-{
-	uint64_t one = (uintptr_t)block;
-	struct pcpa_places from = {.ring = &one};
-	uint32_t pfn = pcpa_page_number(z, block);
-
-	if (!pcpa_rows_order(order))
-		return pcpa_depot_give(z, PCPA_NO_FRONT, order, 1, &from, PCPA_IN_USE);
-	if (pcpa_tag_get(z, pfn) != pcpa_tag(PCPA_IN_USE, order)) {
-		pcpa_zone_keep_bad(z, block, order);
-		return 0;
-	}
-	pcpa_rows_give(z, pcpa_slot_of(b), pfn, 1u << order);
-	return 1u << order;
-}
-
-void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
-			  unsigned order, unsigned why)
-{
-	if (pcpa_in_zone) {
-		pcpa_deferred_push(block, order);
-		return;
-	}
-	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
-	pcpa_count(&b->zctr.free_zone, give_one(z, b, block, order));
-	pcpa_count(&b->zctr.free_direct, 1u << order);
-	if (why & PCPA_DIRECT_BUSY)
-		pcpa_count(&b->zctr.pcp_busy, 1);
-	if (why & PCPA_DIRECT_HIGH)
-		pcpa_count(&b->zctr.free_high, 1);
-	pcpa_zone_leave(z);
-}
-
-/* Without the zone, for now: below a signal handler. */
-static void put_off(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end)
-{
-	for (unsigned order; at < end; at += (size_t)1 << order) {
-		order = pcpa_piece_order(at, end);
-		pcpa_deferred_push(pcpa_page_address(z, pfn + (uint32_t)at), order);
-	}
-}
-
-void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, size_t end)
-{
-	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	size_t pages = end - at;
-
-	if (pcpa_in_zone) {
-		put_off(z, pfn, at, end);
-		return;
-	}
-	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
-	for (unsigned order; at < end; at += (size_t)1 << order) {
-		order = pcpa_piece_order(at, end);
-		pcpa_zone_give(z, pfn + (uint32_t)at, order, PCPA_BACKED);
-	}
-	pcpa_count(&b->zctr.free_zone, pages);
-	pcpa_count(&b->zctr.free_direct, pages);
-	pcpa_zone_leave(z);
-}
-
-void pcpa_pcp_free_row(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, uint32_t pages)
-{
-	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-
-	if (pcpa_in_zone) {
-		put_off(z, pfn, 0, pages);
-		return;
-	}
-	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
-	pcpa_rows_give(z, slot, pfn, pages);
-	pcpa_count(&b->zctr.free_zone, pages);
-	pcpa_count(&b->zctr.free_direct, pages);
-	pcpa_zone_leave(z);
 }
 
 /* ---- allocation and free ---- */

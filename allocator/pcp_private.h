@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the two halves of the lists share: pcp.c (the rules, locked lists, control) and
- * pcp_sections.c (lists served by sections).
+ * What the files of the lists share: pcp.c (the rules, locked lists), pcp_sections.c (lists served by
+ * sections), pcp_values.c (values and control), pcp_lock.c and pcp_direct.c.
  */
 #ifndef PCPA_PCP_PRIVATE_H
 #define PCPA_PCP_PRIVATE_H
 
 #include "allocator/pcp.h"
 
-/* Wakes one who sleeps for pcp.lock. */
+/* Wakes one who sleeps for pcp.lock (pcp_lock.c). */
 void pcpa_pcp_wake(struct pcptune_cpu_block *b);
 
 #define PCPA_MAX_MOVE (PCPTUNE_MAX_BATCH << PCPTUNE_MAX_SCALE)
@@ -182,13 +182,21 @@ static inline uint32_t pcpa_hold_most(const struct pcptune_pcp *p)
 				  pcpa_get(&p->scale_max));
 }
 
-/* ---- pcp.c ---- */
+/* ---- pcp_lock.c ---- */
 
 /* The caller's try for pcp.lock; nothing is stopped. */
 bool pcpa_pcp_enter(struct pcptune_cpu_block *b);
+/* What it does after pcpa_pcp_try() failed. */
+bool pcpa_pcp_enter_hard(struct pcptune_cpu_block *b);
+
+/* ---- pcp.c ---- */
+
 /* Locked lists: where a pop and a push look closer, set for the lists as they are. */
 void pcpa_pcp_edges(struct pcptune_cpu_block *b);
 void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_cause cause);
+
+/* ---- pcp_direct.c; busy: since the lists were locked ---- */
+
 void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
 			    bool busy);
 /* Why a block goes past its list, or what is to be counted with it. */

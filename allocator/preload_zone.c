@@ -37,8 +37,6 @@
 #define GATHER_SHIFT 5
 #define FEW_CALLS    8u
 
-extern char **environ;
-
 size_t preload_lo, preload_span = SIZE_MAX;
 struct preload_only_zone preload_only_zone;
 

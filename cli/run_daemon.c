@@ -32,8 +32,6 @@
 #define ANSWER_MS    5000
 #define SOCKET_BYTES 96 /* of 107 that a socket's address has: room for what the daemon adds */
 
-extern char **environ;
-
 static void nap(int ms)
 {
 	struct timespec t = {.tv_nsec = ms * 1000000L};

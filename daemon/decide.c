@@ -235,6 +235,7 @@ void decide_answer(struct target *t)
 		took(t, us);
 	if (tick.n || going_back)
 		decide_flush(t->d, false);
+	journal_answered(t->d->journal, t);
 }
 
 void decide_kept(struct target *t)

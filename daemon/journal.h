@@ -52,6 +52,8 @@ __attribute__((format(printf, 4, 5))) void journal_event(struct journal *j, stru
 void journal_sample(struct journal *j, struct target *t, const struct pcptune_sample *s);
 /* Records that came with that sample, or with the last one. */
 void journal_records(struct journal *j, struct target *t, const struct log_record *r, uint32_t n);
+/* A policy that was asked is no longer: what the log wants of its state is written now. */
+void journal_answered(struct journal *j, struct target *t);
 /* Writes what t has gathered: samples, runs of no change, effects. Inside a transaction. */
 void journal_gathered(struct journal *j, struct target *t);
 /*

@@ -60,7 +60,8 @@ static bool mend(struct journal *j)
 		struct target *t = d->targets[i];
 
 		t->broken |= !t->log_id;
-		if (t->broken && !t->kept.asked) /* its state is behind its samples; later */
+		t->mend_due = t->broken && t->kept.asked;
+		if (t->broken && !t->mend_due)
 			mend_target(j, t);
 	}
 	if (!journal_txn_close(j))
@@ -96,20 +97,29 @@ static void retry(struct journal *j)
 	j->error[0] = '\0';
 }
 
-/* Targets that lost something while the log as a whole worked (no memory for a sample). */
-static void mend_single(struct journal *j)
+/*
+ * A target that lost something while the log as a whole worked (no memory for a sample). While its
+ * policy thinks, the state is not that of its samples; then it is the answer's turn, since who comes
+ * by at fixed times may find it thinking each time.
+ */
+static void mend_single(struct journal *j, struct target *t)
 {
-	struct daemon *d = j->d;
+	t->mend_due = t->broken && t->kept.asked;
+	if (!t->broken || t->mend_due || !journal_begin(j))
+		return;
+	mend_target(j, t);
+	if (journal_commit(j))
+		t->broken = false;
+}
 
-	for (size_t i = 0; i < d->n_targets && j->state == JOURNAL_OK; i++) {
-		struct target *t = d->targets[i];
-
-		if (!t->broken || t->kept.asked || !journal_begin(j))
-			continue;
-		mend_target(j, t);
-		if (journal_commit(j))
-			t->broken = false;
-	}
+void journal_answered(struct journal *j, struct target *t)
+{
+	if (j->state != JOURNAL_OK)
+		return;
+	if (t->mend_due)
+		mend_single(j, t);
+	else if (journal_state_due(t) && journal_write_soon(j))
+		journal_gathered(j, t);
 }
 
 static void maintain(struct journal *j)
@@ -141,7 +151,8 @@ void journal_housekeeping(struct journal *j)
 			retry(j);
 		return;
 	}
-	mend_single(j);
+	for (size_t i = 0; i < j->d->n_targets && j->state == JOURNAL_OK; i++)
+		mend_single(j, j->d->targets[i]);
 	if (j->n_queue && journal_begin(j))
 		journal_commit(j);
 	if (j->open)

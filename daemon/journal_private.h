@@ -86,6 +86,8 @@ void journal_forget_rows(struct journal *j);
 /* ---- journal_rows.c: inside a transaction ---- */
 
 void journal_write_target(struct journal *j, struct target *t);
+/* Is it time to save the state of its policy? */
+bool journal_state_due(const struct target *t);
 /* The policy in force, from the next sample on. */
 void journal_write_assignment(struct journal *j, struct target *t, const char *why);
 void journal_write_state(struct journal *j, struct target *t);

@@ -91,6 +91,11 @@ void journal_write_assignment(struct journal *j, struct target *t, const char *w
 	t->seq_state = t->seq;
 }
 
+bool journal_state_due(const struct target *t)
+{
+	return t->seq - t->seq_state >= STATE_EVERY;
+}
+
 /*
  * A foreign policy may have a state that is longer than others' samples, and the log is bounded.
  * Without a state a replay begins where the assignment did.
@@ -101,6 +106,7 @@ void journal_write_state(struct journal *j, struct target *t)
 	const void *state = policy_instance_state(t->pi, &size);
 
 	if (policy_remote(t->active.module)) {
+		t->seq_state = t->seq;
 		if (!t->foreign || size > (uint64_t)j->d->config->log.max_bytes / STATE_SHARE)
 			return;
 		remote_fetch_state(foreign_remote(t->foreign), t->pi);
@@ -195,7 +201,7 @@ void journal_gathered(struct journal *j, struct target *t)
 	write_runs(j, t);
 	write_inflight(j, t);
 	write_effects(j, t);
-	if (t->seq - t->seq_state >= STATE_EVERY && !t->kept.asked)
+	if (journal_state_due(t) && !t->kept.asked)
 		journal_write_state(j, t);
 }
 

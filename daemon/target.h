@@ -148,6 +148,7 @@ struct target {
 	int64_t log_id, log_assignment, log_operator;
 	uint64_t log_txn, assignment_txn, chunk_txn; /* transactions that wrote them last */
 	bool broken;	    /* the log misses a sample or decision: a new assignment is needed */
+	bool mend_due;	    /* it is made when the policy has answered */
 	uint64_t seq_state; /* seq of the last state in the log */
 
 	struct tag *tag; /* totals of its run, NULL: no tag */

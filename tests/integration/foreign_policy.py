@@ -124,8 +124,15 @@ def path(where):
 
 
 def children(d):
+    """Its processes. Those that were told to end, such as where a choice was tried, are among them
+    until they are gone."""
     with open(f"/proc/{d.proc.pid}/task/{d.proc.pid}/children") as f:
         return [int(p) for p in f.read().split()]
+
+
+def settled(d, n):
+    """Its processes, as soon as there are n."""
+    return wait_for(lambda: len(kids := children(d)) == n and set(kids))
 
 
 def with_policies(*built, ctor="", change=("", ""), **keys):
@@ -136,6 +143,8 @@ def with_policies(*built, ctor="", change=("", ""), **keys):
         build(where, *one, ctor=ctor, change=change)
     keys.setdefault("interval_ms", 20)
     keys.setdefault("log", {"chunk_ms": 50})
+    # only tests about that time want an answer in time, however busy the machine is
+    keys["plugin"] = {"answer_ms": 20000, **keys.get("plugin", {})}
     return where, Daemon(policy_path=path(where), **keys)
 
 

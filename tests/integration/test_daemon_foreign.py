@@ -10,14 +10,14 @@ def a_good_one_runs_in_a_process_of_its_own_and_its_log_replays():
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good", policy_state="running")
     wait_for(lambda: f.dump()["cpus"][0]["high"] == 600)
-    assert len(children(d)) == 1, children(d)
+    kid, = settled(d, 1)
     with open(f"/proc/{d.proc.pid}/maps") as m:
         assert "good.so" not in m.read(), "its code is not in the daemon"
-    with open(f"/proc/{children(d)[0]}/status") as s:
+    with open(f"/proc/{kid}/status") as s:
         text = s.read()
     assert "NoNewPrivs:\t1" in text
-    assert os.getsid(children(d)[0]) == children(d)[0]
-    fds = os.listdir(f"/proc/{children(d)[0]}/fd")
+    assert os.getsid(kid) == kid
+    fds = os.listdir(f"/proc/{kid}/fd")
     assert sorted(fds) == ["0", "1", "2", "3"], fds
     if os.geteuid() == 0:
         assert "Uid:\t65534\t65534" in text, "root's daemon runs it as nobody"
@@ -58,7 +58,8 @@ def an_infinite_loop_is_ended_by_its_cpu_time():
 
 @test
 def one_that_never_answers_is_ended_by_the_clock():
-    benched("sleeps", r"no answer within 300 ms", answer_ms=300)
+    ms = 300 * SLOW  # what it does before it sleeps takes a while, too
+    benched("sleeps", f"no answer within {ms} ms", answer_ms=ms)
 
 
 @test
@@ -68,7 +69,7 @@ def an_exit_in_decide_costs_only_that_policy():
 
 @test
 def one_that_closes_its_socket_is_ended():
-    benched("closes", r"closed its socket", answer_ms=60000)
+    benched("closes", r"closed its socket")
 
 
 @test
@@ -88,8 +89,7 @@ def allocating_without_end_is_refused_at_the_limit():
     if VARIANT != "release":
         skip("sanitizers take more address space than a limit allows")
     # a replay runs here, without a limit
-    benched("huge", r"decide returned -12", replay=False, memory_mib=16, call_ms=5000,
-            answer_ms=20000)
+    benched("huge", r"decide returned -12", replay=False, memory_mib=16, call_ms=5000)
 
 
 @test
@@ -104,8 +104,7 @@ def more_changes_than_there_is_room_for_are_a_broken_contract():
 
 @test
 def an_answer_that_took_too_much_cpu_time_counts_and_is_a_broken_contract():
-    benched("slow", r"60 ms of CPU time|6\d ms of CPU time|no answer after", call_ms=20,
-            answer_ms=20000)
+    benched("slow", r"[6-9]\d ms of CPU time|no answer after", call_ms=20)
 
 
 @test
@@ -174,8 +173,7 @@ def mistakes_in_its_parameters_are_found_before_a_start():
 
 @test
 def what_the_operator_sets_while_a_policy_thinks_stays():
-    where, d = with_policies(("good", "usleep(400000);"), default={"policy": "good"},
-                             plugin={"answer_ms": 20000})
+    where, d = with_policies(("good", "usleep(400000);"), default={"policy": "good"})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good")
     for n in range(4):  # it says 600 each time it may, and is asked most of the time
@@ -189,9 +187,25 @@ def what_the_operator_sets_while_a_policy_thinks_stays():
 
 
 @test
+def the_log_goes_on_although_its_policy_thinks_nearly_always():
+    """What is missing in the log is mended in between, whenever that is."""
+    deed = 'if (!getenv("HOME")) usleep(1980000);'  # not in a replay
+    where, d = with_policies(("good", deed), default={"policy": "good"})
+    f = Fake(d, step_ms=5)
+    wait_for(lambda: f.dump()["cpus"][0]["high"] == 600)
+    c = sqlite3.connect(d.db, isolation_level=None, timeout=10)
+    c.execute("BEGIN IMMEDIATE")
+    wait_for(lambda: d.ctl("version")["log"]["lost_samples"] > 0, 30)
+    c.execute("ROLLBACK")
+    c.close()
+    wait_for(lambda: d.ctl("version")["log"]["state"] == "ok", 20)
+    alive(d, f)
+    end(d, where, f)
+
+
+@test
 def a_program_or_the_daemon_may_end_while_a_policy_thinks():
-    where, d = with_policies(("good", "usleep(300000);"), default={"policy": "good"},
-                             plugin={"answer_ms": 20000})
+    where, d = with_policies(("good", "usleep(300000);"), default={"policy": "good"})
     for n in range(3):
         f = Fake(d, name=f"f{n}", step_ms=5)
         d.target(f"f{n}", policy="good")
@@ -214,7 +228,7 @@ def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
     where, d = with_policies("good", default={"policy": "good"})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good")
-    kids = children(d)
+    kids = settled(d, 1)
     bad = {  # what is changed in the source: what the daemon says
         "abi": ("PCPTUNE_POLICY_SIZES,", "PCPTUNE_POLICY_SIZES, .abi = 2,",
                 r"abi is 2, this host speaks 1"),
@@ -243,7 +257,7 @@ def bad_files_are_refused_with_a_reason_and_the_old_policy_goes_on():
     os.chmod(where + "/good.so", 0o777)
     r = d.ctl_raw({"cmd": "policy", "target": "fake", "policy": "good"})
     assert not r["ok"] and "mode 0777 lets others write it" in r["error"], r
-    wait_for(lambda: children(d) == kids)
+    wait_for(lambda: set(children(d)) == kids)
     end(d, None, f, replay=False)
 
 
@@ -316,11 +330,14 @@ def a_file_that_was_written_anew_takes_over_at_a_reload_and_others_go_on():
     d.ctl("policy", target="c", policy="good", params={"high": 700})
     for f, high in zip(fakes, (600, 600, 700)):
         wait_for(lambda: f.dump()["cpus"][0]["high"] == high)
-    kids = set(children(d))
+    kids = settled(d, 3)
     reloaded(d)
-    assert set(children(d)) == kids, "nothing was written, nothing is started"
+    assert "0 of 3 targets have a new policy" in d.stderr(), "nothing was written"
+    # who is started stays as long as he is not in force, and another one goes then
+    wait_for(lambda: set(children(d)) == kids)
     build(where, "good", high=900)
     reloaded(d)
+    assert "2 of 3 targets have a new policy" in d.stderr()
     wait_for(lambda: fakes[0].dump()["cpus"][0]["high"] == 900)
     wait_for(lambda: d.ctl("policy", target="c")["params"] == {"high": 700, "odd": "no"} and
              len(set(children(d)) - kids) == 2 and len(set(children(d)) & kids) == 1)
@@ -334,7 +351,7 @@ def a_bad_new_file_leaves_the_old_one_running():
     where, d = with_policies("good", default={"policy": "good"})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good")
-    kids = children(d)
+    kids = settled(d, 1)
     build(where, "good", high=900,
           ctor="__attribute__((constructor)) static void c(void) { abort(); }")
     reloaded(d)
@@ -345,7 +362,8 @@ def a_bad_new_file_leaves_the_old_one_running():
     os.rename(where + "/good.new", where + "/good.so")
     reloaded(d)
     assert "no shared object of this machine" in d.stderr()
-    assert children(d) == kids and d.target("fake")["policy_state"] == "running"
+    wait_for(lambda: set(children(d)) == kids)
+    d.target("fake", policy="good", policy_state="running")
     build(where, "good", high=900)
     reloaded(d)
     wait_for(lambda: f.dump()["cpus"][0]["high"] == 900)
@@ -379,7 +397,7 @@ def one_of_ours_runs_in_the_daemon_and_is_held_to_its_time_too():
     t = d.target("fake", policy_state="benched")
     assert re.search(r"one answer took \d+ ms of CPU time", t["why"]), t
     assert f.dump()["cpus"][0]["high"] == 600
-    assert len(children(d)) == 1, "good.so lies at our place and is none of ours"
+    assert settled(d, 1), "good.so lies at our place and is none of ours"
     end(d, root + "/lib/pcptune/policies", f, other)
 
 
@@ -403,8 +421,7 @@ def its_process_ends_with_the_daemon():
     _, d = with_policies("good", default={"policy": "good"})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="good")
-    kids = children(d)
-    assert kids
+    kids = settled(d, 1)
     d.kill9()
     wait_for(lambda: not any(os.path.exists(f"/proc/{k}") for k in kids))
     f.end()

@@ -3,8 +3,9 @@
 """Runs every test program, in parallel, and counts.
 
 Unit tests are $B/tests/test_*, integration tests tests/integration/test_*.py; all print TAP. Each
-program gets a temporary directory of its own (TMPDIR, HOME, XDG_*) and a session of its own, so
-that what it leaves behind (files, processes) is seen, counted as a failure and removed.
+program gets a temporary directory of its own (TMPDIR, HOME, XDG_*) and a process that watches it
+(supervise.py), so that what it leaves behind (files, processes) is seen, counted as a failure and
+removed. Why tests failed is said once more at the end, in short.
 
 Usage: tests/run.py [-j N] [-v] [PATTERN ...]     (a pattern is a part of a test's name)
 The last line is 'N passed, N failed, N skipped'.
@@ -25,6 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 B = os.path.abspath(os.environ.get("B", os.path.join(ROOT, "build/release")))
 VARIANT = os.environ.get("VARIANT", "release")
 TIMEOUT = {"release": 240, "debug": 240, "asan": 420, "tsan": 420}.get(VARIANT, 300)
+SUPERVISE = os.path.join(ROOT, "tests/supervise.py")
 TAP = re.compile(r"^\s*(not ok|ok)\b\s*(?:\d+)?\s*(?:-\s*)?(.*)$")
 
 
@@ -58,79 +60,118 @@ def environment(tmp):
     return env
 
 
-def session_members(sid):
-    """Processes of a session that are not zombies, with their command lines."""
-    left = []
-    for d in os.listdir("/proc"):
-        if not d.isdigit():
-            continue
-        try:
-            with open(f"/proc/{d}/stat", "rb") as f:
-                fields = f.read().rsplit(b")", 1)[1].split()
-            if int(fields[3]) == sid and fields[0] not in (b"Z", b"X"):
-                with open(f"/proc/{d}/cmdline", "rb") as f:
-                    left.append((int(d), f.read().replace(b"\0", b" ").decode(errors="replace")))
-        except (OSError, IndexError, ValueError):
-            pass
-    return left
+def left_behind(tmp):
+    return [f"file left behind: {sub}/{name}" for sub in ("run", "tmp")
+            for name in os.listdir(os.path.join(tmp, sub))]
 
 
-def left_behind(tmp, sid):
-    problems = []
-    for _ in range(20):  # what was told to end may need a moment
-        procs = session_members(sid)
-        if not procs:
-            break
-        time.sleep(0.1)
-    for pid, cmd in procs:
-        problems.append(f"process left behind: {cmd.strip()}")
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    for sub in ("run", "tmp"):
-        for name in os.listdir(os.path.join(tmp, sub)):
-            problems.append(f"file left behind: {sub}/{name}")
-    return problems
+def short(line):
+    return line if len(line) <= 700 else f"{line[:450]} [...] {line[-200:]}"
 
 
-def run_one(name, cmd):
-    tmp = tempfile.mkdtemp(prefix="pcptune-test-")
-    start = time.monotonic()
-    passed, failed, skipped = [], [], []
-    out = ""
-    try:
-        if not os.path.exists(cmd[-1]):
-            return name, [], [f"{name}: not built"], [], "", 0
-        p = subprocess.Popen(cmd, cwd=ROOT, env=environment(tmp), stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             start_new_session=True)
-        try:
-            raw, _ = p.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)
-            raw, _ = p.communicate()
-            failed.append(f"{name}: no end after {TIMEOUT} s")
-        out = raw.decode(errors="replace")
-        for line in out.splitlines():
+class Program:
+    """A test program that has ended, and what came of it."""
+
+    def __init__(self, name):
+        self.name = name
+        self.passed, self.failed, self.skipped = [], [], []
+        self.out, self.seconds, self.load = "", 0.0, 0.0
+
+    def ended(self, status, problems):
+        for line in self.out.splitlines():
             m = TAP.match(line)
             if not m:
                 continue
-            title = f"{name}: {m.group(2).strip()}"
+            title = f"{self.name}: {m.group(2).strip()}"
             if re.search(r"#\s*SKIP", line, re.I):
-                skipped.append(title)
+                self.skipped.append(title)
             elif m.group(1) == "not ok":
-                failed.append(title)
+                self.failed.append(title)
             else:
-                passed.append(title)
-        if p.returncode != 0 and not failed:
-            failed.append(f"{name}: exit status {p.returncode}")
-        if not passed and not failed and not skipped:
-            failed.append(f"{name}: ran no test")
-        failed += [f"{name}: {x}" for x in left_behind(tmp, p.pid)]
+                self.passed.append(title)
+        if problems:
+            self.failed += [f"{self.name}: {p}" for p in problems]
+        elif status and not self.failed:
+            self.failed.append(f"{self.name}: exit status {status}")
+        if not self.passed and not self.failed and not self.skipped:
+            self.failed.append(f"{self.name}: ran no test")
+
+    def reasons(self):
+        """What each test that failed said, and what was said right before; the last lines if none."""
+        lines = self.out.splitlines()
+        at = [i for i, line in enumerate(lines) if TAP.match(line)] + [len(lines)]
+        bad = [k for k, i in enumerate(at[:-1]) if TAP.match(lines[i]).group(1) == "not ok"]
+        said = []
+        for k in bad:
+            before = lines[at[k - 1] + 1 if k else 0:at[k]]
+            said += [x for x in before if not x.startswith("#")][-15:]
+            said += lines[at[k]:at[k + 1]][:60]
+        return [short(x) for x in (said if bad else lines[-40:])]
+
+    def show(self):
+        word = "FAILED" if self.failed else "ok"
+        print(f"{word:6} {self.name}: {len(self.passed)} passed, {len(self.failed)} failed, "
+              f"{len(self.skipped)} skipped ({self.seconds:.1f} s)", flush=True)
+
+    def show_reasons(self):
+        print(f"---- {self.name}: {self.seconds:.1f} s, load average {self.load:.1f} on "
+              f"{os.cpu_count()} CPUs")
+        print("\n".join("    " + line for line in self.reasons()))
+
+
+running = set()
+
+
+def supervised(cmd, tmp):
+    """Its status, what it wrote, and what was wrong with its end."""
+    report = os.path.join(tmp, "report")
+    p = subprocess.Popen([sys.executable, SUPERVISE, str(TIMEOUT), report, *cmd], cwd=ROOT,
+                         env=environment(tmp), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT)
+    running.add(p)
+    out = p.stdout.read()
+    status = p.wait()
+    running.discard(p)
+    p.stdin.close()
+    p.stdout.close()
+    if not os.path.exists(report):
+        return status, out, ["was ended from outside"]
+    with open(report) as f:
+        return status, out, f.read().splitlines()
+
+
+def run_one(name, cmd):
+    r = Program(name)
+    if not os.path.exists(cmd[-1]):
+        r.failed.append(f"{name}: not built")
+        return r
+    tmp = tempfile.mkdtemp(prefix="pcptune-test-")
+    start = time.monotonic()
+    try:
+        status, out, problems = supervised(cmd, tmp)
+        r.seconds, r.load = time.monotonic() - start, os.getloadavg()[0]
+        r.out = out.decode(errors="replace")
+        r.ended(status, problems + left_behind(tmp))
     finally:
         shutil.rmtree(tmp, ignore_errors=True)
-    return name, passed, failed, skipped, out, time.monotonic() - start
+    return r
+
+
+def run_all(todo, jobs, verbose):
+    done = []
+    pool = concurrent.futures.ThreadPoolExecutor(jobs)
+    try:
+        for f in concurrent.futures.as_completed([pool.submit(run_one, *t) for t in todo]):
+            r = f.result()
+            done.append(r)
+            r.show()
+            if r.failed or verbose:
+                print("\n".join("    " + line for line in r.out.splitlines()[-200:]), flush=True)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for p in list(running):  # which ends all that it watches
+            p.stdin.close()
+    return sorted(done, key=lambda r: r.name)
 
 
 def main():
@@ -144,22 +185,16 @@ def main():
         if signal.getsignal(sig) == signal.SIG_IGN:
             signal.signal(sig, signal.default_int_handler if sig == signal.SIGINT
                           else signal.SIG_DFL)
-    todo = programs(a.pattern)
-    passed, failed, skipped = [], [], []
-    with concurrent.futures.ThreadPoolExecutor(a.j) as pool:
-        for f in concurrent.futures.as_completed([pool.submit(run_one, *t) for t in todo]):
-            name, p, x, s, out, secs = f.result()
-            passed += p
-            failed += x
-            skipped += s
-            word = "FAILED" if x else "ok"
-            print(f"{word:6} {name}: {len(p)} passed, {len(x)} failed, {len(s)} skipped"
-                  f" ({secs:.1f} s)", flush=True)
-            if x or a.v:
-                print("\n".join("    " + line for line in out.splitlines()[-200:]), flush=True)
-    for s in sorted(skipped):
+    done = run_all(programs(a.pattern), a.j, a.v)
+    passed, failed, skipped = (sum((getattr(r, what) for r in done), [])
+                               for what in ("passed", "failed", "skipped"))
+    for s in skipped:
         print(f"skipped: {s}")
-    for x in sorted(failed):
+    # what matters most comes last, since who keeps only a part of this keeps its end
+    for r in done:
+        if r.failed:
+            r.show_reasons()
+    for x in failed:
         print(f"FAILED: {x}")
     print(f"variant {VARIANT}")
     print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")

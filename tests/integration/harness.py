@@ -14,7 +14,9 @@
 Everything a test starts with Daemon(), spawn() or run() is ended when the test ends; tmp() gives a
 directory that is removed. skip("reason") leaves a test out, and says so.
 """
+import faulthandler
 import json
+import linecache
 import os
 import re
 import shutil
@@ -41,6 +43,7 @@ SLOW = {"release": 1, "debug": 1, "asan": 4, "tsan": 6}.get(VARIANT, 2)  # facto
 
 _tests = []
 _cleanup = []
+_said = []  # (whose, path) of what processes of this test wrote, shown when it fails
 
 
 class Skip(Exception):
@@ -167,6 +170,7 @@ class Daemon:
         self.proc = None
         self.keys = {"socket": self.socket, "log": {"path": self.db}}
         self.configure(**keys)
+        _said.append(("pcptuned", self.stderr_path))
         if start:
             self.start()
 
@@ -262,10 +266,39 @@ def _run_cleanup():
     return errors
 
 
+def _where(e):
+    """From which line to which it went, what the test's own variables were, and what it was."""
+    own = None
+    lines = []
+    for frame, at in traceback.walk_tb(e.__traceback__):
+        path = frame.f_code.co_filename
+        lines.append(f"{os.path.basename(path)}:{at} {frame.f_code.co_name}: "
+                     f"{linecache.getline(path, at).strip()}")
+        if path != __file__ and path.startswith(os.path.dirname(__file__)):
+            own = frame
+    plain = (int, float, str, list, tuple, dict, set)
+    values = [f"with {k} = {v!r:.200}" for k, v in (own.f_locals if own else {}).items()
+              if isinstance(v, plain)]
+    return lines[1:] + values[:12] + traceback.format_exception_only(type(e), e)
+
+
+def _problem(e, seconds):
+    """Why a test failed, in short, and what the daemons said last."""
+    lines = [f"after {seconds:.1f} s, load average {os.getloadavg()[0]:.1f}"] + _where(e)
+    for whose, path in _said:
+        try:
+            with open(path, errors="replace") as f:
+                lines += [f"{whose}: {line}" for line in f.read().splitlines()[-12:]]
+        except OSError:
+            pass
+    return "\n".join(lines)
+
+
 def main():
     only = sys.argv[1:]
     todo = [t for t in _tests if not only or any(o in t.__name__ for o in only)]
     print(f"1..{len(todo)}", flush=True)
+    faulthandler.register(signal.SIGUSR2)  # when it has no end, see supervise.py
     bad = 0
     for i, fn in enumerate(todo, 1):
         title = fn.__name__.replace("_", " ")
@@ -275,8 +308,9 @@ def main():
             fn()
         except Skip as s:
             reason = str(s)
-        except BaseException:
-            problem = traceback.format_exc()
+        except BaseException as e:
+            problem = _problem(e, time.monotonic() - start)
+        _said.clear()
         errors = _run_cleanup()
         if errors:
             problem = (problem or "") + "\n".join(errors)

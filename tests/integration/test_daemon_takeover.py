@@ -9,6 +9,7 @@ SLOW_START = "usleep({0}000); return p[1] ? -EINVAL : 0;"
 def with_slow(*others, ms, **keys):
     """As with_policies(), with one of the name `slow` that takes so long to begin."""
     where, d = with_policies(*others, start=False, **keys)
+    ms = ms if VARIANT == "release" else 2 * ms  # a test has to do something meanwhile
     build(where, "slow", change=("return p[1] ? -EINVAL : 0;", SLOW_START.format(ms)))
     return where, d.start()
 
@@ -83,7 +84,7 @@ def a_reload_that_chooses_what_is_in_force_again_cancels_what_was_on_its_way():
     f = Fake(d, step_ms=5)
     d.target("fake", policy="contention")
     reloaded(d, default={"policy": "slow"})  # which tried it in a process of its own first
-    assert len(children(d)) == 1, "it is being started for the target"
+    settled(d, 1)  # it is being started for the target
     reloaded(d, default={"policy": "contention"})
     d.target("fake", policy="contention", policy_state="running")
     wait_for(lambda: not children(d))
@@ -100,8 +101,7 @@ def sample_runs(d):
 
 @test
 def the_sample_that_a_policy_was_asked_about_is_in_the_log_when_another_takes_over():
-    where, d = with_policies(("good", "usleep(300000);"), default={"policy": "static"},
-                             plugin={"answer_ms": 20000})
+    where, d = with_policies(("good", "usleep(2000000);"), default={"policy": "static"})
     f = Fake(d, step_ms=5)
     d.target("fake", policy="static")
     for high in (300, 400, 500):
@@ -117,8 +117,9 @@ def the_sample_that_a_policy_was_asked_about_is_in_the_log_when_another_takes_ov
     assert d.sql("SELECT count(*) FROM decision WHERE reason_name = 'step'")[0][0] == 0
 
 
-@test
-def a_canary_goes_back_to_a_foreign_policy_once():
+def canary_that_goes_back():
+    """A daemon whose `good` comes back after a canary of `static`; None where that spread, since a
+    second was too short to tell: the machine has other things to do."""
     where, d = with_policies(("good", EVERY_CPU, 20000), interval_ms=50, canary={"ms": 1000},
                              default={"policy": "good"})
     p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "4", "-m", "16", "-s", "120"],
@@ -131,9 +132,21 @@ def a_canary_goes_back_to_a_foreign_policy_once():
     wait_for(lambda: highs() == [20000] * 4, 30)
     d.ctl("policy", target="page_fault1", policy="static",
           params={"high": 100, "rules": "gx", "canary_permille": 500})
+    over = wait_for(lambda: d.sql("SELECT kind FROM event WHERE kind LIKE 'canary-%' AND kind != "
+                                  "'canary-measures'"), 30)
+    if over[0][0] == "canary-spreads":
+        end_process(p, signal.SIGKILL)
+        end(d, where)
+        return None
     t = d.target("page_fault1", policy="good", policy_state="running")
     assert t["why"] == "the canary of static went back", t
     wait_for(lambda: highs() == [20000] * 4, 30)
+    return where, d, p
+
+
+@test
+def a_canary_goes_back_to_a_foreign_policy_once():
+    where, d, p = next(filter(None, (canary_that_goes_back() for _ in range(5))))
     wait_for(lambda: len(children(d)) == 1)
     time.sleep(0.5)
     ends = d.sql("SELECT kind FROM event WHERE kind IN ('canary-worse', 'canary-no-better')")
@@ -154,14 +167,17 @@ def what_was_chosen_while_a_canary_goes_back_is_not_cancelled_by_it():
     d.target("page_fault1", policy="good", policy_state="running")
 
     def ends():
-        return d.sql("SELECT count(*) FROM event WHERE kind IN "
-                     "('canary-worse', 'canary-no-better')")[0][0]
-    for before, comes in enumerate(("good", "contention")):
-        d.ctl("policy", target="page_fault1", policy=comes)
-        time.sleep(1)
-        d.ctl("policy", target="page_fault1", policy="static",
-              params={"high": 100, "rules": "gx", "canary_permille": 500})
-        wait_for(lambda: ends() > before, 30)
+        return [r[0] for r in d.sql("SELECT kind FROM event WHERE kind LIKE 'canary-%' AND "
+                                    "kind != 'canary-measures' ORDER BY id")]
+    for comes in ("good", "contention"):
+        for _ in range(5):  # beside others a second may be too short to tell
+            before = len(ends())
+            d.ctl("policy", target="page_fault1", policy=comes)
+            time.sleep(1)
+            d.ctl("policy", target="page_fault1", policy="static",
+                  params={"high": 100, "rules": "gx", "canary_permille": 500})
+            if wait_for(lambda: ends()[before:], 30) != ["canary-spreads"]:
+                break
         assert d.ctl("policy", target="page_fault1", policy="slow")["state"] == "running"
         wait_for(lambda: policies(d)[-1] == "slow")
         # one of ours is back until then; for another, static stands in

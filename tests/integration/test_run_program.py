@@ -479,9 +479,8 @@ def signals_are_passed_on():
 
 @test
 def a_signal_that_ends_the_program_does_not_cost_the_summary():
-    p, _ = background("sleep", "60")
-    wait_for(lambda: daemon_of(p.pid))
-    time.sleep(0.3)
+    p, _ = background("sh", "-c", "echo begun; exec sleep 60")
+    assert p.stdout.readline() == "begun\n"
     p.send_signal(signal.SIGINT)
     assert p.wait(20) == 130
     assert "signal 2" in p.stderr.read()
@@ -502,17 +501,19 @@ def ignored_signals_stay_ignored():
 @test
 def stop_and_continue():
     # a job: a group of its own with a parent in the session, so that it can be stopped
-    p, _ = background("sh", "-c", "echo $$; exec sleep 3", preexec_fn=lambda: os.setpgid(0, 0))
+    p, _ = background("sh", "-c", "echo $$; exec cat", stdin=subprocess.PIPE,
+                      preexec_fn=lambda: os.setpgid(0, 0))
     child = int(p.stdout.readline())
 
     def state(pid):
         with open(f"/proc/{pid}/stat") as f:
             return f.read().rsplit(")", 1)[1].split()[0]
     p.send_signal(signal.SIGTSTP)
-    wait_for(lambda: state(child) == "T", 5)
-    wait_for(lambda: state(p.pid) == "T", 5)
+    wait_for(lambda: state(child) == "T")
+    wait_for(lambda: state(p.pid) == "T")
     p.send_signal(signal.SIGCONT)
-    wait_for(lambda: state(child) != "T", 5)
+    wait_for(lambda: state(child) != "T")
+    p.stdin.close()
     assert p.wait(20) == 0
 
 
@@ -523,7 +524,8 @@ def the_terminal_belongs_to_the_program():
     d = tmp()
     code = ("import signal, sys, os, time\nn = []\nsignal.signal(2, lambda *a: n.append(1))\n"
             "print('ready', os.tcgetpgrp(0) == os.getpgrp(), flush=True)\n"
-            "t = time.time()\nwhile time.time() < t + 1: time.sleep(0.05)\n"
+            "t = time.time()\nwhile not n and time.time() < t + 20: time.sleep(0.05)\n"
+            "time.sleep(0.5)\n"
             "print('times', len(n)); sys.exit(4)")
     pid, master = pty.fork()
     if pid == 0:
@@ -591,7 +593,7 @@ def job_control_in_a_shell():
     d = tmp()
     t = Terminal("bash", "--norc", "--noprofile", "-i", env={"PS1": "ready> "})
     t.expect("ready> ")
-    t.type(f"{PCPTUNE} run --db {d}/log.db -- sh -c 'echo be''gun; sleep 2; echo en''ded'\n")
+    t.type(f"{PCPTUNE} run --db {d}/log.db -- sh -c 'echo be''gun; sleep 4; echo en''ded'\n")
     t.expect("begun")
     time.sleep(0.3)  # a shell that is between vfork and exec can not be stopped
     t.type("\x1a")
@@ -646,10 +648,11 @@ def the_private_daemon_ends_when_run_is_killed():
 
 @test
 def a_daemon_that_dies_is_no_reason_to_stop():
-    p, _ = background("sleep", "2.5")
-    daemon = wait_for(lambda: daemon_of(p.pid))
-    time.sleep(0.5)
+    p, _ = background("sh", "-c", "echo begun; exec cat", stdin=subprocess.PIPE)
+    assert p.stdout.readline() == "begun\n"
+    daemon = daemon_of(p.pid)
     os.kill(daemon, signal.SIGKILL)
+    p.stdin.close()
     assert p.wait(20) == 0
     err = p.stderr.read()
     assert "not measured" in err and "signal 9" in err, err

@@ -86,7 +86,7 @@ def redis_server_is_tuned_while_it_serves():
     wait_for(lambda: run(cli + ["ping"]).stdout == "PONG\n")
     # the server's threads wait for each other in loops: slow where other work takes their CPUs
     r = run(["redis-benchmark", "-p", port, "-d", "8192", "-n", "8000", "-r", "2000", "-t",
-             "set,get", "-c", "20", "-q"])
+             "set,get", "-c", "20", "-q"], timeout=150)
     assert r.returncode == 0 and "GET:" in r.stdout, r
     # a child of the server that has the same data: the background save forks
     assert run(cli + ["set", "k", "v" * 20000]).stdout == "OK\n"

@@ -126,13 +126,16 @@ static int check_sizes(const struct run_args *a)
 	return -1;
 }
 
-/* Opened before the program runs, so that a wrong path costs nobody a long run. */
+/*
+ * Opened before the program runs, so that a wrong path costs nobody a long run. What was there before
+ * stays until there is a summary.
+ */
 static int open_json(const struct run_args *a, FILE **ret)
 {
 	*ret = NULL;
 	if (!a->json)
 		return -1;
-	*ret = strcmp(a->json, "-") ? fopen(a->json, "we") : stdout;
+	*ret = strcmp(a->json, "-") ? fopen(a->json, "ae") : stdout;
 	return *ret ? -1 : cli_error("%s: %s", a->json, strerror(errno));
 }
 
@@ -178,7 +181,9 @@ static int run_program(struct run *r)
 
 static int write_json(const struct run *r, const json_t *summary)
 {
-	bool bad = json_dumpf(summary, r->json, JSON_COMPACT | JSON_REAL_PRECISION(9)) ||
+	/* a pipe or a device has nothing to cut */
+	bool bad = (r->json != stdout && ftruncate(fileno(r->json), 0) && errno != EINVAL) ||
+		   json_dumpf(summary, r->json, JSON_COMPACT | JSON_REAL_PRECISION(9)) ||
 		   fputc('\n', r->json) == EOF || fflush(r->json);
 
 	if (r->json != stdout && fclose(r->json))

@@ -128,6 +128,21 @@ def input_output_and_arguments_are_untouched():
 
 
 @test
+def a_summary_from_before_stays_until_there_is_another():
+    requires_release()
+    out = os.path.join(tmp(), "r.json")
+    with open(out, "w") as f:
+        f.write("precious" * 1000)
+    r = run([PCPTUNE, "run", "--policy", "nosuch", "--json", out, "--", "true"])
+    assert r.returncode == 3, r
+    with open(out) as f:
+        assert f.read() == "precious" * 1000
+    assert run([PCPTUNE, "run", "-q", "--private", "--json", out, "--", "true"]).returncode == 0
+    with open(out) as f:
+        assert json.load(f)["status"] == 0
+
+
+@test
 def json_on_standard_output():
     r, _ = tuned("true", options=["--json", "-"], json_file=False)
     assert json.loads(r.stdout)["status"] == 0, r

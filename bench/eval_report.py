@@ -92,6 +92,19 @@ def cell(r, way):
     return f"{r[way]['told']:,} | {text}" + ("" if repeats(r, GOALS[way]) else " -")
 
 
+def more_at_a_larger_high(rows):
+    """A sentence where measured traffic does not fall with high, as that of any fixed batch would."""
+    rows = [r for r in rows if not r["base"]]
+    odd = [f"{b['high']:,} than at {a['high']:,}" for a, b in zip(rows, rows[1:])
+           if b["median"] > a["median"] * (1 + max(1, a["spread_pct"], b["spread_pct"]) / 100)]
+    if not odd:
+        return ""
+    return ("\nMore is moved at " + ", at ".join(odd) + ": a drain is the larger the longer the run of "
+            "frees before it, and with the larger `high` that run may just be long enough to take what "
+            "is asked for next. Where that falls depends on the order of calls, which a trace has and "
+            "records have not.\n")
+
+
 def program_text(t):
     lines = [f"## {t['program']}\n\n{t['what'][0].upper()}{t['what'][1:]}. Trace: "
              f"{t['trace']['rows']:,} rows, {t['trace']['bytes'] / 2**20:.2f} MiB"
@@ -102,7 +115,7 @@ def program_text(t):
         high = f"{r['high']:,}" + (" (the run itself)" if r["base"] else "")
         lines.append(f"| {high} | {r['median']:,.0f} | {r['spread_pct']:.2f} | {cell(r, 'log')} | "
                      f"{cell(r, 'trace')} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + more_at_a_larger_high(t["rows"])
 
 
 def summary_text(report):

@@ -165,9 +165,7 @@ static int keep_cpu(struct walks *w, int64_t cpu)
 			w->walk[n++] = k;
 			continue;
 		}
-		curve_free(&k->curve);
-		free(k->band);
-		free(k);
+		walk_free(k);
 	}
 	w->n = n;
 	if (n)
@@ -234,6 +232,8 @@ static int compute(struct curve_plot *p)
 		p->now_least = p->now_least && p->now_least < now ? p->now_least : now;
 		p->now_most = p->now_most > now ? p->now_most : now;
 	}
+	if (walks_failed(&p->w))
+		return cli_error("no memory");
 	total->n = n;
 	total->knee = whatif_knee(total->p, n);
 	p->seconds = (double)(p->w.to_ns - p->w.from_ns) / 1e9;

@@ -33,6 +33,17 @@ static void draw(const struct curve_line *l, char grid[PLOT_ROWS][PLOT_COLS + 1]
 		grid[r][PLOT_COLS] = '\0';
 }
 
+/* So many that the labels of two rows are never the same; a curve at 0 has one row. */
+static int decimals(double most)
+{
+	double step = most / (PLOT_ROWS - 1);
+	int n = 0;
+
+	for (; step > 0 && step < 1 && n < 9; n++)
+		step *= 10;
+	return n;
+}
+
 static void print_plot(const struct curve_plot *p, const struct curve_line *l)
 {
 	static char grid[PLOT_ROWS][PLOT_COLS + 1];
@@ -42,9 +53,9 @@ static void print_plot(const struct curve_plot *p, const struct curve_line *l)
 
 	draw(l, grid);
 	printf("%12s\n", unit);
-	for (size_t r = 0; r < PLOT_ROWS; r++)
-		printf("%12.0f |%s\n", most * (double)(PLOT_ROWS - 1 - r) / (PLOT_ROWS - 1),
-		       grid[r]);
+	for (size_t r = most > 0 ? 0 : PLOT_ROWS - 1; r < PLOT_ROWS; r++)
+		printf("%12.*f |%s\n", decimals(most),
+		       most * (double)(PLOT_ROWS - 1 - r) / (PLOT_ROWS - 1), grid[r]);
 	memset(marks, '-', PLOT_COLS);
 	marks[PLOT_COLS] = '\0';
 	if (p->now_least) {

@@ -143,7 +143,7 @@ static int run_program(struct session *s, char **argv, struct run_result *ret)
 	return -1;
 }
 
-static void print_summary(const struct recording *c, bool started)
+static void print_summary(const struct recording *c)
 {
 	struct recorder_totals t;
 	char whom[48];
@@ -152,7 +152,7 @@ static void print_summary(const struct recording *c, bool started)
 	snprintf(whom, sizeof(whom), "%" PRIu32 " process%s", t.programs,
 		 t.programs == 1 ? "" : "es");
 	record_print(c, whom);
-	if (!t.programs && !c->a->quiet && started)
+	if (!t.programs && !c->a->quiet)
 		fprintf(stderr, "pcptune: no process sent events: none made a request of 4 KiB to "
 				"4 MiB, or none could reach the recorder\n");
 }
@@ -164,9 +164,13 @@ static int finish(struct session *s, bool started, int status)
 
 	__atomic_store_n(&s->stop, 1, __ATOMIC_RELEASE);
 	pthread_join(s->thread, NULL);
+	if (!started) { /* what was there under this name stays */
+		cli_output_close(&s->c->out, false);
+		return status;
+	}
 	x = record_end(s->c);
 	if (x < 0) {
-		print_summary(s->c, started);
+		print_summary(s->c);
 		x = record_json(s->c, status, NULL);
 	}
 	/* a failure of ours must not look like success, and not hide one of the program's */

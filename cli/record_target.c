@@ -78,7 +78,7 @@ static int begin_error(const struct session *s, int e)
 		{-EBUSY, "is being recorded already"},
 		{-EOPNOTSUPP, "has no band trackers (PCPALLOC_GRAIN=0), which events come from"},
 		{-EPERM, "does not let itself be recorded by way of another user's daemon"},
-		{-ENOMEM, "has no memory for its events"},
+		{-ENOBUFS, "has no memory for its events"},
 		{-ECONNRESET, "has gone"},
 		{-EINTR, "had not begun yet"},
 		{-EBADMSG, "sent something that makes no sense"},
@@ -92,7 +92,8 @@ static int begin_error(const struct session *s, int e)
 	if (e == -ETIMEDOUT)
 		return cli_error("target %" PRIu64 " %s did not begin within %d s; is it stopped?",
 				 id, name, BEGIN_MS / 1000);
-	return cli_error("target %" PRIu64 " %s: %s", id, name, strerror(-e));
+	return cli_error("no recording of target %" PRIu64 " %s: %s", id, name,
+			 e == -ENOMEM ? "no memory here for its events" : strerror(-e));
 }
 
 /* The socket that its rings will come by, -1 after a message. */

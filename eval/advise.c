@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "eval/advise.h"
+#include "eval/likeness.h"
 #include "lib/records.h"
 
 #define SETTLE_US 200000u /* as the daemon's settle_ms is by default */
@@ -195,17 +196,17 @@ static bool same_limits(const struct limits *a, const struct limits *b)
 	return !memcmp(a, b, sizeof(*a));
 }
 
-/* The walk as it would be with these limits: what was measured is of the others. */
+/* The walk as it would be with these limits: what samples measured is of the others. */
 static void ask_walk(const struct walk *w, const struct limits *l, bool now, struct whatif *ret)
 {
 	struct walk k = *w;
 
-	if (!now) {
+	if (!now) /* by samples alone, batches of other limits are not known to grow */
 		k.refills = k.drains = k.refilled = k.drained = 0;
-		k.batch = l->batch;
-		k.model = (struct pcptune_band_model){0};
-	}
-	walk_whatif(&k, l->high, ret);
+	walk_whatif_at(
+		&k,
+		&(struct likeness_limits){l->high, l->batch ? l->batch : 1, l->scale_max, l->rules},
+		ret);
 }
 
 /*
@@ -329,6 +330,8 @@ static int run(struct advising *v, struct logstore *ls, const struct log_target 
 		r = no_memory(v->why);
 	if (!r)
 		sum_up(v, &w);
+	if (!r && walks_failed(&w))
+		r = no_memory(v->why);
 	walks_free(&w);
 	return r;
 }

@@ -203,7 +203,7 @@ static void begin(struct growth *g)
 	g->log = (struct likeness_limits){k->high_now, k->batch ? k->batch : 1, k->scale_max,
 					  k->rules};
 	g->failed = likeness_make(&g->l, k->band, k->alloc_pages + k->free_pages) != 0;
-	if (!g->failed && k->model.batch)
+	if (!g->failed && k->steady)
 		correct(g);
 }
 

@@ -124,27 +124,22 @@ static int curves_of(struct past *past)
 	int r = 0;
 
 	past->at = calloc(n, sizeof(struct walk *));
-	past->growth = calloc(n, sizeof(struct growth *));
-	if (!past->at || !past->growth)
+	if (!past->at)
 		return -ENOMEM;
 	for (size_t i = 0; !r && i < past->w.n; i++) {
 		struct walk *k = past->w.walk[i];
 		uint32_t at = k->zone * past->t->shape.n_cpus + k->cpu;
 
 		past->at[at] = k;
-		past->growth[at] = growth_new(k);
-		r = past->growth[at] ? curve_from_band(&k->curve, k->band) : -ENOMEM;
+		r = curve_from_band(&k->curve, k->band);
 	}
 	return r ? r : walks_seal(&past->w);
 }
 
 static void close_past(struct past *past)
 {
-	for (uint32_t i = 0; past->growth && i < past->n; i++)
-		growth_free(past->growth[i]);
 	walks_free(&past->w);
 	log_copy_free(past->copy);
-	free(past->growth);
 	free(past->at);
 	free(past->as);
 }
@@ -206,10 +201,7 @@ static int run_past(struct past *past, struct relive_job *jobs, size_t n, struct
 		return -ERANGE;
 	}
 	r = relive_run(past, jobs, n, log);
-	for (uint32_t i = 0; !r && i < past->n; i++)
-		if (past->growth[i] && growth_failed(past->growth[i]))
-			r = -ENOMEM;
-	return r;
+	return !r && walks_failed(&past->w) ? -ENOMEM : r;
 }
 
 int relive_target(struct logstore *ls, const struct log_target *t, const struct relive_options *o,

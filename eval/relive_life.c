@@ -142,10 +142,10 @@ static bool same_limits(const struct limits *a, const struct limits *b)
 }
 
 /* Limits last for many records. */
-static struct relive_effect effect_of(struct life_cpu *c, struct growth *g, bool log_grows)
+static struct effect known_effect(struct life_cpu *c, const struct walk *k)
 {
 	if (!c->effect.capacity || !same_limits(&c->m, &c->known)) {
-		c->effect = relive_effect_of(g, &c->m, log_grows);
+		c->effect = relive_effect_of(k, &c->m);
 		c->known = c->m;
 	}
 	return c->effect;
@@ -164,11 +164,9 @@ static void play(const struct past *past, struct life *l, const struct log_recor
 {
 	struct life_cpu *c = &l->cpu[r->r.index];
 	const struct walk *k = past->at[r->r.index];
-	struct growth *g = past->growth[r->r.index];
 	const struct pcptune_band *b = &r->r.band;
-	bool log_grows = relive_grows(k->rules, k->scale_max);
 	struct pcptune_band_traffic t = {0, 0};
-	struct relive_effect e;
+	struct effect e;
 	uint64_t before = c->count;
 
 	if (l->job->kind == RELIVE_AS_SET)
@@ -178,8 +176,8 @@ static void play(const struct past *past, struct life *l, const struct log_recor
 	else if (c->end != b->start)
 		c->p += b->start - c->end; /* lists hold what they held */
 	c->any = true;
-	c->m.high = relive_tuned_high(g, &c->m, log_grows, b, w, c->p, r->r.dt_us);
-	e = effect_of(c, g, log_grows);
+	c->m.high = relive_tuned_high(k, &c->m, b, w, c->p, r->r.dt_us);
+	e = known_effect(c, k);
 	swings_play(w, b, e.capacity, &c->p, &t);
 	c->end = pcptune_band_now(b);
 	c->count = count_of(c, e.capacity);

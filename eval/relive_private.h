@@ -21,9 +21,8 @@ struct past {
 	const struct relive_options *o;
 	struct log_copy *copy;
 	struct walks w;
-	struct walk **at;	/* by index; NULL: nothing happened there */
-	struct growth **growth; /* of these */
-	uint32_t n;		/* entries */
+	struct walk **at; /* by index; NULL: nothing happened there */
+	uint32_t n;	  /* entries */
 	struct pcptune_shape shape;
 	struct log_assignment *as; /* of policies, in order */
 	size_t n_as;
@@ -81,7 +80,7 @@ void block_free(struct block *b);
 struct life_cpu {
 	struct limits m;
 	struct limits known; /* what the effect is of */
-	struct relive_effect effect;
+	struct effect effect;
 	int64_t p, end; /* the zone's side, and where its last record ended */
 	bool any;
 	int direction;

@@ -16,20 +16,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <pcptune/rules.h>
-#include "eval/walks.h"
+#include "eval/effect.h"
 
 void walks_init(struct walks *w)
 {
 	memset(w, 0, sizeof(*w));
 }
 
+void walk_free(struct walk *k)
+{
+	curve_free(&k->curve);
+	growth_free(k->growth);
+	free(k->band);
+	free(k);
+}
+
 void walks_free(struct walks *w)
 {
-	for (size_t i = 0; i < w->n; i++) {
-		curve_free(&w->walk[i]->curve);
-		free(w->walk[i]->band);
-		free(w->walk[i]);
-	}
+	for (size_t i = 0; i < w->n; i++)
+		walk_free(w->walk[i]);
 	free(w->walk);
 	walks_init(w);
 }
@@ -261,13 +266,15 @@ static int by_place(const void *pa, const void *pb)
 	return (a->cpu > b->cpu) - (a->cpu < b->cpu);
 }
 
-/* Batches that grew: how much they take away is known where high did not move. */
-static void calibrate(struct walk *k)
+/* Batches that grow: what they did is known where high did not move. */
+static int prepare_growth(struct walk *k)
 {
-	if (k->band && !k->breaks && k->high_least == k->high_most && k->high_now &&
-	    k->refilled + k->drained)
-		k->model = pcptune_band_calibrate(k->band, k->high_now, k->batch ? k->batch : 1,
-						  k->scale_max, k->refilled + k->drained);
+	if (!k->band)
+		return 0;
+	k->steady = !k->breaks && k->high_least == k->high_most && k->high_now &&
+		    k->refilled + k->drained;
+	k->growth = growth_new(k);
+	return k->growth ? 0 : -ENOMEM;
 }
 
 int walks_seal(struct walks *w)
@@ -281,19 +288,19 @@ int walks_seal(struct walks *w)
 	for (size_t i = 0; i < w->n; i++)
 		w->walk[i]->level_known = w->levels_known;
 	for (size_t i = 0; !r && i < w->n; i++)
-		calibrate(w->walk[i]);
+		r = prepare_growth(w->walk[i]);
 	return r;
 }
 
-/* ---- what if ---- */
-
-uint64_t walk_capacity(const struct walk *w, uint64_t high)
+bool walks_failed(const struct walks *w)
 {
-	if (w->model.batch)
-		return pcptune_band_model_capacity(&w->model, high);
-	return pcptune_band_capacity(high, w->batch ? w->batch : 1, w->refilled, w->refills,
-				     w->drained, w->drains);
+	for (size_t i = 0; i < w->n; i++)
+		if (w->walk[i]->growth && growth_failed(w->walk[i]->growth))
+			return true;
+	return false;
 }
+
+/* ---- what if ---- */
 
 static struct pcptune_band_traffic traffic(const struct walk *w, uint64_t capacity, uint64_t level)
 {
@@ -353,38 +360,51 @@ static uint64_t walk_most(const struct walk *w, uint64_t capacity, uint64_t page
 	}
 }
 
-uint64_t walk_mean(const struct walk *w, uint64_t pages, uint64_t moves, uint64_t high,
-		   uint64_t batch, uint64_t most)
+/* Mean pages of a refill or drain: as measured, within [batch, high - batch]. */
+static uint64_t mean(uint64_t pages, uint64_t moves, const struct likeness_limits *m)
 {
-	struct pcptune_band_model now = {batch, most, 0};
-	uint64_t mean = moves ? pages / moves : batch;
-	uint64_t top = high > 2 * batch ? high - batch : batch, is, was;
+	uint64_t v = moves ? pages / moves : m->batch;
+	uint64_t top = m->high > 2 * (uint64_t)m->batch ? m->high - m->batch : m->batch;
 
-	is = pcptune_band_span(&now, high);
-	was = w->model.batch ? pcptune_band_span(&w->model, w->high_now) : 0;
-	if (was && is > was && mean > batch)
-		mean = batch + (mean - batch) * is / was;
-	return mean < batch ? batch : mean > top ? top : mean;
+	return v < m->batch ? m->batch : v > top ? top : v;
 }
 
-void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret)
+/* Samples and traces do not say how batches grow: as it was measured, if it was. */
+static struct effect effect_at(const struct walk *w, const struct likeness_limits *m)
 {
-	uint64_t c = walk_capacity(w, high), batch = w->batch ? w->batch : 1, full;
-	uint64_t most = w->model.batch ? w->model.most : batch;
+	if (w->growth)
+		return effect_of(w, m);
+	return (struct effect){
+		.capacity = pcptune_band_capacity(m->high, m->batch, w->refilled, w->refills,
+						  w->drained, w->drains),
+		.refill = mean(w->refilled, w->refills, m),
+		.drain = mean(w->drained, w->drains, m),
+	};
+}
+
+void walk_whatif_at(const struct walk *w, const struct likeness_limits *m, struct whatif *ret)
+{
+	struct effect e = effect_at(w, m);
+	uint64_t c = e.capacity, full;
 	struct pcptune_band_traffic t = traffic(w, c,
 						!w->level_known ? 0
 						: w->level < c	? w->level
 								: c);
 
 	full = w->level_known ? both(t) : walk_pages(w, c, c);
-	ret->high = high;
+	ret->high = m->high;
 	ret->pages = both(t);
 	ret->pages_least = less(full < ret->pages ? full : ret->pages, w->breaks * c);
 	ret->pages_most = walk_most(w, c, full > ret->pages ? full : ret->pages);
-	ret->locks =
-		(double)t.refilled /
-			(double)walk_mean(w, w->refilled, w->refills, high, batch, most) +
-		(double)t.drained / (double)walk_mean(w, w->drained, w->drains, high, batch, most);
+	ret->locks = (double)t.refilled / (double)e.refill + (double)t.drained / (double)e.drain;
+}
+
+void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret)
+{
+	const struct likeness_limits m = {(uint32_t)high, w->batch ? w->batch : 1, w->scale_max,
+					  w->rules};
+
+	walk_whatif_at(w, &m, ret);
 }
 
 void whatif_add(struct whatif *a, const struct whatif *b)

@@ -19,6 +19,9 @@
 #include "lib/logstore.h"
 #include "lib/trace.h"
 
+struct growth;
+struct likeness_limits;
+
 #define WALK_STRAYS 26u
 
 /* Intervals by the pages that they may have strayed, in octaves. */
@@ -40,7 +43,8 @@ struct walk {
 	int64_t end;		   /* where the last record said that it ended */
 	uint64_t breaks;	   /* holes between records: what lists held there is not known */
 	uint32_t high_least, high_most, scale_max, rules; /* over the records; the last */
-	struct pcptune_band_model model; /* where high never moved; batch 0: none */
+	bool steady; /* of records, none missing, and high never moved: what was measured is of it */
+	struct growth *growth; /* of records: what batches that grow take (eval/effect.h) */
 	/* by a log: what was measured, and the settings at the end; high_now 0: not known */
 	uint32_t high_now, batch;
 	uint64_t refilled, refills, drained, drains;
@@ -59,6 +63,7 @@ struct walks {
 
 #define WALKS_WHY TRACE_WHY
 
+void walk_free(struct walk *k);
 void walks_init(struct walks *w);
 void walks_free(struct walks *w);
 /* Adds all rows, in their order. batch: for what a trace does not say. */
@@ -80,6 +85,8 @@ uint64_t walk_pages(const struct walk *w, uint64_t capacity, uint64_t level);
 uint64_t walk_range(const struct walk *w);
 /* Ends the gathering; needed before questions. 0 or -ENOMEM. */
 int walks_seal(struct walks *w);
+/* Some answer was not worked out, for lack of memory: none of them is to be believed. */
+bool walks_failed(const struct walks *w);
 
 /* ---- what if ---- */
 
@@ -91,16 +98,10 @@ struct whatif {
 	double locks;	      /* takes of the zone lock */
 };
 
-/* capacity: high as pcptune_band_capacity() has it, by the sizes of moves that were measured. */
-uint64_t walk_capacity(const struct walk *w, uint64_t high);
+/* With this high, and batch and rules as they are. */
 void walk_whatif(const struct walk *w, uint64_t high, struct whatif *ret);
-/*
- * Mean pages of a refill or drain with this high, batch and largest move, where so many moves of so
- * many pages were measured: with a larger high what is above the batch grows up to the largest
- * move, as the loss does (tracker.h); within [batch, high - batch].
- */
-uint64_t walk_mean(const struct walk *w, uint64_t pages, uint64_t moves, uint64_t high,
-		   uint64_t batch, uint64_t most);
+/* With these limits. Without records only high and batch count. */
+void walk_whatif_at(const struct walk *w, const struct likeness_limits *m, struct whatif *ret);
 /* Adds b to a; high is kept. */
 void whatif_add(struct whatif *a, const struct whatif *b);
 /*

@@ -128,8 +128,8 @@ static bool hello_valid(const struct pcptune_events_hello *h)
 	       h->stride <= UINT64_C(1) << 32;
 }
 
-/* A file that can not shrink under us and has all rings. */
-static bool map_rings(struct program *p, int fd, const struct pcptune_events_hello *h)
+/* A file that can not shrink under us and has all rings. 0, -EBADMSG or -ENOMEM. */
+static int map_rings(struct program *p, int fd, const struct pcptune_events_hello *h)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	struct stat st;
@@ -137,18 +137,19 @@ static bool map_rings(struct program *p, int fd, const struct pcptune_events_hel
 	p->bytes = h->n_rings * h->stride;
 	if (seals < 0 || !(seals & F_SEAL_SHRINK) || (seals & F_SEAL_WRITE) || fstat(fd, &st) ||
 	    (uint64_t)st.st_size < p->bytes)
-		return false;
+		return -EBADMSG;
 	p->map = mmap(NULL, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (p->map == MAP_FAILED)
-		p->map = NULL;
-	return p->map;
+	if (p->map != MAP_FAILED)
+		return 0;
+	p->map = NULL;
+	return errno == ENOMEM || errno == ENFILE || errno == EAGAIN ? -ENOMEM : -EBADMSG;
 }
 
-static bool add_sources(struct recorder *r, struct program *p, const struct pcptune_events_hello *h)
+static int add_sources(struct recorder *r, struct program *p, const struct pcptune_events_hello *h)
 {
 	p->sources = calloc(h->n_rings, sizeof(*p->sources));
 	if (!p->sources)
-		return false;
+		return -ENOMEM;
 	p->n = h->n_rings;
 	for (uint32_t i = 0; i < p->n; i++) {
 		p->sources[i].ring = (void *)((char *)p->map + i * h->stride);
@@ -157,14 +158,16 @@ static bool add_sources(struct recorder *r, struct program *p, const struct pcpt
 	}
 	if (!r->totals.programs++)
 		r->next_cpu = p->n;
-	return true;
+	return 0;
 }
 
-/* Its hello and its rings, if they are right. */
-static bool enter(struct recorder *r, struct program *p, const struct pcptune_events_hello *h,
-		  int fd)
+/* Its hello and its rings, if they are right: else -EBADMSG, or -ENOMEM. */
+static int enter(struct recorder *r, struct program *p, const struct pcptune_events_hello *h,
+		 int fd)
 {
-	return fd >= 0 && hello_valid(h) && map_rings(p, fd, h) && add_sources(r, p, h);
+	int e = fd >= 0 && hello_valid(h) ? map_rings(p, fd, h) : -EBADMSG;
+
+	return e ? e : add_sources(r, p, h);
 }
 
 /* false: the program is to be forgotten. */
@@ -173,7 +176,7 @@ static bool hear(struct recorder *r, struct program *p)
 	struct pcptune_events_hello h;
 	int fd;
 	ssize_t n = fdpass_receive(p->sock, &h, sizeof(h), &fd);
-	bool ok = n == (ssize_t)sizeof(h) && enter(r, p, &h, fd);
+	bool ok = n == (ssize_t)sizeof(h) && !enter(r, p, &h, fd);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
@@ -464,13 +467,17 @@ static int wait_for_hello(int sock, int timeout_ms, const volatile int *stop)
 /* What it says in place of rings; any other number would be none of ours. */
 static int refusal(const struct pcptune_events_hello *h)
 {
-	static const int reasons[] = {EBUSY, EOPNOTSUPP, EPERM, ENOMEM};
+	static const struct {
+		uint32_t said;
+		int e; /* -ENOMEM is ours */
+	} reasons[] = {
+		{EBUSY, -EBUSY}, {EOPNOTSUPP, -EOPNOTSUPP}, {EPERM, -EPERM}, {ENOMEM, -ENOBUFS}};
 	size_t i;
 
 	for (i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
 		if (h->magic == PCPTUNE_EVENTS_MAGIC && h->version == PCPTUNE_EVENTS_VERSION &&
-		    !h->n_rings && h->n_entries == (uint32_t)reasons[i])
-			return -reasons[i];
+		    !h->n_rings && h->n_entries == reasons[i].said)
+			return reasons[i].e;
 	return -EBADMSG;
 }
 
@@ -518,7 +525,7 @@ int recorder_join(struct recorder *r, int sock, int timeout_ms, const volatile i
 
 	if (!e && fdpass_receive(sock, &h, sizeof(h), &fd) != (ssize_t)sizeof(h))
 		e = -EBADMSG;
-	if (!e && !enter(r, &p, &h, fd))
+	if (!e && (e = enter(r, &p, &h, fd)) == -EBADMSG)
 		e = refusal(&h);
 	if (fd >= 0)
 		close(fd);

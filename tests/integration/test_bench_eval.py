@@ -72,4 +72,14 @@ def rows_that_differ_from_run_to_run_by_more_than_the_goal_are_shown_and_not_cou
     assert empty["log"]["rows"] == 0 and empty["log"]["not_counted"] == 1, empty
 
 
+@test
+def that_a_larger_high_moves_more_is_said():
+    def rows(*pages):
+        return [eval_report.row(378 << i, [{"alloc_zone": p, "alloc_direct": 0, "refills": 9}],
+                                {"log": p, "trace": p}, False) for i, p in enumerate(pages)]
+    assert eval_report.more_at_a_larger_high(rows(100, 90, 90, 50)) == ""
+    text = eval_report.more_at_a_larger_high(rows(1000, 1400, 900, 905))
+    assert text.startswith("\nMore is moved at 756 than at 378: a drain"), text
+
+
 main()

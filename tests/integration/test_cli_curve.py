@@ -108,6 +108,16 @@ def wrong_calls_and_empty_traces():
 
 
 @test
+def rows_of_a_quiet_plot_have_labels_of_their_own():
+    second = 10**9
+    some = [(i * 10 * second, 0, (-1) ** i * 300) for i in range(9)]
+    for rows in ([(0, 0, -3), (100 * second, 0, 3)], some, [(0, 0, 3), (5 * second, 0, 2)]):
+        r = curve("--trace", trace(rows), "--batch", "1")
+        labels = re.findall(r"^ *([\d.]+) \|", r.stdout, re.M)
+        assert r.returncode == 0 and labels and len(labels) == len(set(labels)), r.stdout
+
+
+@test
 def of_a_cut_trace_what_came_before_is_shown():
     rows = [(i, 0, (-1) ** i * 70) for i in range(70000)]
     path = trace(rows)

@@ -317,4 +317,27 @@ def a_curve_is_made_from_the_same_records():
     assert r.returncode == 2, r
 
 
+@test
+def curve_advice_and_eval_say_the_same():
+    words = ("--policy", "static", "--set", "static.high=128,512,1024,3072", "--set", "static.rules=")
+    for generation, rules, scale_max in (("g4", 4, 5), ("g1", 1, 5), ("gx", 15, 5), ("g0", 0, 0)):
+        path = log(high=1000, rules=rules, scale_max=scale_max, swing=2000)
+        r = run([PCPTUNE, "curve", "--db", path, "--json"])
+        c = json.loads(r.stdout)
+        points = {p["high"]: p for p in c["total"]["points"]}
+        j = table("--db", path, *words[:-1], words[-1] + generation)
+        now = sum(x["now"]["pages"] for x in c["cpus"])
+        assert abs(now - j["as_set"]["moved"]) <= 0.001 * now + 10, (now, j["as_set"])
+        assert abs(now / j["measured"]["moved"] - 1) < 0.02, (now, j["measured"])
+        for row in j["policies"]:
+            high = row["params"]["high"]
+            p = points[high]
+            assert abs(p["pages"] - row["moved"]) <= 0.001 * p["pages"] + 10, (generation, p, row)
+            a = json.loads(run([PCPTUNE, "advise", "synthetic", "--db", path, "--from", "2026-01-01",
+                                "--policy", "static", "--set", f"high={high}", "--set",
+                                f"rules={generation}", "--json"], env=ENV).stdout)
+            for key, pages in ("now_per_s", now), ("then_per_s", p["pages"]):
+                assert abs(a[key] * a["seconds"] - pages) <= 0.001 * pages + 10, (key, a, pages)
+
+
 main()

@@ -75,13 +75,26 @@ def the_status_is_the_programs():
     out = os.path.join(d, "t.pct")
     assert record(out, "sh", "-c", "exit 7").returncode == 7
     assert record(out, "sh", "-c", "kill -9 $$").returncode == 128 + 9
-    r = record(out, "./does-not-exist")
-    assert r.returncode == 127 and "does-not-exist: No such file" in r.stderr, r
     # nothing was allocated, and that is a trace, too
     assert info(out)["rows"] == 0
-    assert "no process sent events" not in r.stderr, r
     assert "no process sent events" in record(out, "true").stderr
     assert record(out, "true", options=["--quiet"]).stderr == ""
+
+
+@test
+def of_a_program_that_is_not_there_is_no_trace():
+    d = tmp()
+    new, old = os.path.join(d, "new.pct"), os.path.join(d, "old.pct")
+    assert record(old, "true").returncode == 0
+    with open(old, "rb") as f:
+        before = f.read()
+    for out in new, old:
+        r = record(out, "./does-not-exist")
+        assert r.returncode == 127 and "does-not-exist: No such file" in r.stderr, r
+        assert "no process sent events" not in r.stderr and "rows" not in r.stderr, r
+    with open(old, "rb") as f:
+        assert f.read() == before
+    assert os.listdir(d) == ["old.pct"], os.listdir(d)
 
 
 @test

@@ -101,7 +101,7 @@ static void make(struct made *m, enum kind kind, uint32_t noise, uint32_t rules)
 					.batch = BATCH,
 					.scale_max = SCALE,
 					.rules = rules,
-					.model = {.batch = BATCH},
+					.steady = true,
 					.alloc_pages = l[i].alloc_pages,
 					.free_pages = l[i].free_pages,
 					.refilled = l[i].alloc_zone,

@@ -483,7 +483,7 @@ static void what_can_not_be_joined_is_refused(void **state)
 	h.n_entries = EBUSY;
 	assert_int_equal(joined(&h, sizeof(h), -1, &levels, &n), -EBUSY);
 	h.n_entries = ENOMEM;
-	assert_int_equal(joined(&h, sizeof(h), fd, &levels, &n), -ENOMEM);
+	assert_int_equal(joined(&h, sizeof(h), fd, &levels, &n), -ENOBUFS);
 	h.n_entries = 0; /* not a reason, and not success */
 	assert_int_equal(joined(&h, sizeof(h), -1, &levels, &n), -EBADMSG);
 	h.n_entries = EINVAL;
@@ -493,6 +493,23 @@ static void what_can_not_be_joined_is_refused(void **state)
 	close(pair[0]);
 	close(fd);
 	close(unsealed);
+}
+
+/* Rings that are right, and too large for us: that is not the program's fault. */
+static void no_memory_here_is_told_from_no_memory_there(void **state)
+{
+	struct pcptune_events_hello h = good;
+	const struct trace_row *levels;
+	size_t n;
+	int fd;
+
+	(void)state;
+	h.n_rings = PCPTUNE_MAX_ZONES * PCPTUNE_MAX_CPUS;
+	h.stride = UINT64_C(1) << 32;
+	assert_true(h.n_rings * h.stride >= UINT64_C(1) << 47);
+	fd = make_file(h.n_rings * h.stride, F_SEAL_SHRINK);
+	assert_int_equal(joined(&h, sizeof(h), fd, &levels, &n), -ENOMEM);
+	close(fd);
 }
 
 static void levels_that_no_list_has_are_left(void **state)
@@ -533,6 +550,7 @@ int main(void)
 		TEST(wrong_hellos_are_refused),
 		TEST(wrong_events_are_left),
 		TEST(what_can_not_be_joined_is_refused),
+		TEST(no_memory_here_is_told_from_no_memory_there),
 		TEST(levels_that_no_list_has_are_left),
 	};
 

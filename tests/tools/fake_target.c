@@ -19,6 +19,7 @@
 #include <getopt.h>
 #include <poll.h>
 #include "tests/tools/fake.h"
+#include "tests/unit/random.h"
 
 struct options {
 	const char *socket, *bad;
@@ -425,9 +426,7 @@ static void scribble(struct fake *f)
 	static uint64_t x = 88172645463325252u;
 
 	for (size_t i = 0; i + 8 <= f->bytes; i += 8) {
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
+		random_next(&x);
 		if (x % 8 == 0) /* some words large, some small, most as they were */
 			FAKE_PUT((uint64_t *)(void *)(f->base + i), x % 3 ? x : x & 0xffff);
 	}

@@ -14,6 +14,7 @@
 #include <pcptune/rules.h>
 #include "eval/lists.h"
 #include "lib/logstore_private.h"
+#include "tests/unit/random.h"
 
 #define START_WALL UINT64_C(1796032800000000) /* 2026-11-30 10:00:00 UTC */
 #define START_BOOT UINT64_C(5000000000)
@@ -98,10 +99,7 @@ static void must(int r, const char *what)
 
 static uint64_t below(uint64_t n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 11) % n;
+	return (random_next(&random_state) >> 11) % n;
 }
 
 static struct logstamp stamp(void)

@@ -13,6 +13,7 @@
 
 #include "allocator/bulk_free.h"
 #include "allocator/pcp.h"
+#include "tests/unit/random.h"
 
 #define OPERATIONS 60000
 #define MOST_OUT   6000u
@@ -33,10 +34,7 @@ static unsigned most_order;
 
 static uint32_t rnd(uint32_t n)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed % n);
+	return (uint32_t)(random_next(&seed) % n);
 }
 
 static uint64_t mix(uint64_t sum, uint64_t v)

@@ -17,16 +17,14 @@
 #include "eval/grid.h"
 #include "eval/lists.h"
 #include "eval/recorder.h"
+#include "tests/unit/random.h"
 #include "tests/unit/scratch.h"
 
 static uint64_t random_state = 20261130;
 
 static uint64_t below(uint64_t n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 11) % n;
+	return (random_next(&random_state) >> 11) % n;
 }
 
 /* ---- lists ---- */

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "allocator/depot.h"
+#include "tests/unit/random.h"
 
 #define PAGES (64u * PCPA_BLOCK)
 #define SLOTS 3u
@@ -33,10 +34,7 @@ static uint32_t n_out[PCPA_ORDERS];
 
 static uint32_t rnd(uint32_t n)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed % n);
+	return (uint32_t)(random_next(&seed) % n);
 }
 
 static int set_up_bare(void **state)

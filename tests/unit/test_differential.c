@@ -21,6 +21,7 @@
 
 #include "allocator/heap.h"
 #include "tests/unit/alloc_child.h"
+#include "tests/unit/random.h"
 
 #define ZONE_PAGES  16384u /* 64 MiB */
 #define SLOTS	    3072u
@@ -53,10 +54,7 @@ static uint8_t map[ZONE_PAGES];
 
 static uint32_t rnd(struct player *p, uint32_t n)
 {
-	p->seed ^= p->seed << 13;
-	p->seed ^= p->seed >> 7;
-	p->seed ^= p->seed << 17;
-	return (uint32_t)((p->seed >> 16) % n);
+	return (uint32_t)((random_next(&p->seed) >> 16) % n);
 }
 
 /* ---- the trivial allocator ---- */

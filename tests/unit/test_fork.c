@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "allocator/pcp.h"
+#include "tests/unit/random.h"
 
 /* TSan refuses threads in the child of a threaded process by default; it can follow them well. */
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);
@@ -31,9 +32,7 @@ static void *storm(void *arg)
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
 		unsigned order, i;
 
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
+		random_next(&x);
 		i = x % 32;
 		order = i % 5; /* 4 has no list */
 		if (kept[i])

@@ -15,6 +15,7 @@
 
 #include "allocator/pcp.h"
 #include "eval/sim/lists.h"
+#include "tests/unit/random.h"
 
 #define MANAGED 262144u /* 1 GiB */
 
@@ -178,10 +179,7 @@ static uint32_t next_random(uint32_t n)
 {
 	static uint64_t x = 88172645463325252u;
 
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return (uint32_t)(x % n);
+	return (uint32_t)(random_next(&x) % n);
 }
 
 static void same(const struct sim_lists *l, const struct totals *t)

@@ -25,6 +25,7 @@ static void *failing_calloc(size_t n, size_t size)
 #include "eval/growth.c"
 #undef calloc
 #include "eval/lists.h"
+#include "tests/unit/random.h"
 
 #define CALLS	1000000u
 #define BATCH	63u
@@ -36,10 +37,7 @@ static uint64_t random_state;
 
 static uint64_t below(uint64_t n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 11) % n;
+	return (random_next(&random_state) >> 11) % n;
 }
 
 /* ---- walks ---- */

@@ -12,15 +12,13 @@
 #include <cmocka.h>
 #include <pcptune/rules.h>
 #include "policies/host.h"
+#include "tests/unit/random.h"
 
 static uint64_t seed = 88172645463325252u;
 
 static uint64_t rnd(void)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
+	return random_next(&seed);
 }
 
 /* Any 32-bit value, mostly small ones and edges. */

@@ -15,15 +15,13 @@
 #include <string.h>
 #include <cmocka.h>
 #include "eval/oracle.h"
+#include "tests/unit/random.h"
 
 static uint64_t random_state = 20261130;
 
 static uint64_t below(uint64_t n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 11) % n;
+	return (random_next(&random_state) >> 11) % n;
 }
 
 /* ---- the floor ---- */

@@ -6,6 +6,7 @@
  */
 #include "tests/unit/policy_model.h"
 #include "policies/knee.h"
+#include "tests/unit/random.h"
 
 #define MANAGED 1048576u /* 4 GiB */
 #define PER_SEC 10u
@@ -14,10 +15,7 @@ static uint64_t random_state = 20261130;
 
 static uint32_t below(uint32_t n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (uint32_t)((random_state >> 11) % n);
+	return (uint32_t)((random_next(&random_state) >> 11) % n);
 }
 
 static const char *reason_of(const struct model *m, uint32_t id)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <unistd.h>
 #include "tests/unit/policy_model.h"
+#include "tests/unit/random.h"
 
 static struct host_answer ask(struct model *m)
 {
@@ -332,10 +333,7 @@ static uint64_t seed = 1234567;
 
 static uint64_t rnd(void)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
+	return random_next(&seed);
 }
 
 static uint64_t any(void)

@@ -5,6 +5,7 @@
  */
 #include "lib/records.h"
 #include "logstore_fixture.h"
+#include "tests/unit/random.h"
 
 /* ---- records of known content ---- */
 
@@ -12,10 +13,7 @@ static uint64_t seed;
 
 static uint64_t rnd(uint64_t n)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed % n;
+	return random_next(&seed) % n;
 }
 
 /* Lists whose position wanders, with a swing now and then. */

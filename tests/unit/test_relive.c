@@ -9,6 +9,7 @@
 #include "eval/swings.h"
 #include <pcptune/rules.h>
 #include "logstore_fixture.h"
+#include "tests/unit/random.h"
 
 static uint64_t seed = 7;
 static bool grows;	      /* batches, in the log */
@@ -16,10 +17,7 @@ static unsigned octaves = 27; /* that swings may have */
 
 static uint64_t below(uint64_t n)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (seed >> 11) % n;
+	return (random_next(&seed) >> 11) % n;
 }
 
 /* A record's worth of swings, few or many, small or large, from *x on. */

@@ -13,6 +13,7 @@
 #include "allocator/depot.h"
 #include "allocator/heap.h"
 #include "allocator/rows.h"
+#include "tests/unit/random.h"
 
 #define PAGES (256u * PCPA_BLOCK)
 #define SLOTS 3u
@@ -30,10 +31,7 @@ static uint64_t seed;
 
 static uint32_t rnd(uint32_t n)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed % n);
+	return (uint32_t)(random_next(&seed) % n);
 }
 
 static int set_up(void **state)

@@ -29,6 +29,7 @@
 
 #include "allocator/pcp_private.h"
 #include "allocator/rings.h"
+#include "tests/unit/random.h"
 
 #define THREADS 64
 #define KEPT	24
@@ -174,14 +175,6 @@ static void *take(unsigned order)
 	return block;
 }
 
-static uint64_t next_random(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
-}
-
 static void mark(void *block, unsigned order, uint64_t who)
 {
 	uint64_t *w = block;
@@ -235,7 +228,7 @@ static void bulk(uint64_t r)
 
 static void work(uint64_t *x, uint64_t me, void **kept, unsigned *orders)
 {
-	uint64_t r = next_random(x) >> 8;
+	uint64_t r = random_next(x) >> 8;
 	unsigned i = r / 1024 % KEPT;
 
 	if (r % 64 == 0) {
@@ -300,7 +293,7 @@ static void *disturb(void *arg)
 	uint64_t x = (uintptr_t)arg * 77 + 5;
 
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-		uint64_t r = next_random(&x) >> 8;
+		uint64_t r = random_next(&x) >> 8;
 		struct pcpa_zone *z = &pcpa_heap.zones[r / 7 % pcpa_heap.n_zones];
 		struct pcptune_cpu_block *b =
 			pcpa_cpu_block(z->id, (uint32_t)(r % pcpa_heap.n_slots));

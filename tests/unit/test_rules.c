@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <pcptune/rules.h>
+#include "tests/unit/random.h"
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -630,10 +631,7 @@ static uint32_t next_random(uint32_t n)
 {
 	static uint64_t x = 88172645463325252u;
 
-	x ^= x << 13;
-	x ^= x >> 7;
-	x ^= x << 17;
-	return (uint32_t)(x % n);
+	return (uint32_t)(random_next(&x) % n);
 }
 
 /* Whatever comes in, high stays in its bounds and no move is larger than what is there. */

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <pcptune/rules.h>
 #include "tests/unit/segreader_open.h"
+#include "tests/unit/random.h"
 
 /* The descriptor must still be ours, ret untouched, the reason as given. */
 static void assert_refused_fd(int fd, int code, const char *reason)
@@ -447,10 +448,7 @@ static uint64_t random_state = 20261130;
 
 static uint64_t next_random(void)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
+	return random_next(&random_state);
 }
 
 /* A few bytes, or a whole word of a suggestive value, anywhere or (half the time) in the header. */

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "allocator/pcp.h"
+#include "tests/unit/random.h"
 
 #define THREADS 64
 #define KEPT	48
@@ -38,14 +39,6 @@ static double seconds(double release)
 	const char *v = getenv("VARIANT");
 
 	return v && strcmp(v, "release") ? release * 1.5 : release;
-}
-
-static uint64_t next_random(uint64_t *x)
-{
-	*x ^= *x << 13;
-	*x ^= *x >> 7;
-	*x ^= *x << 17;
-	return *x;
 }
 
 /* The first and last word carry who has the block. */
@@ -126,7 +119,7 @@ static void *storm(void *arg)
 	struct kept kept[KEPT] = {{0}};
 
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-		uint64_t r = next_random(&x) >> 8;
+		uint64_t r = random_next(&x) >> 8;
 
 		if (r % 4 == 0)
 			one_shared(r >> 3);
@@ -147,16 +140,16 @@ static void *steer(void *unused)
 
 	(void)unused;
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-		uint32_t slot = next_random(&x) % pcpa_heap.n_slots;
+		uint32_t slot = random_next(&x) % pcpa_heap.n_slots;
 		struct pcptune_ctl *c = &pcpa_cpu_block(0, slot)->ctl;
 		static const uint32_t rules[] = {0, 1, 4, 4, 4, 4, 9, PCPTUNE_KEEP};
 
-		pcpa_put(&c->high, (uint32_t)(next_random(&x) % 3000));
-		pcpa_put(&c->high_min, (uint32_t)(next_random(&x) % 500));
-		pcpa_put(&c->high_max, (uint32_t)(next_random(&x) % 6000));
-		pcpa_put(&c->batch, (uint32_t)(next_random(&x) % 140));
-		pcpa_put(&c->scale_max, (uint32_t)(next_random(&x) % 8));
-		pcpa_put(&c->rules, rules[next_random(&x) % 8]);
+		pcpa_put(&c->high, (uint32_t)(random_next(&x) % 3000));
+		pcpa_put(&c->high_min, (uint32_t)(random_next(&x) % 500));
+		pcpa_put(&c->high_max, (uint32_t)(random_next(&x) % 6000));
+		pcpa_put(&c->batch, (uint32_t)(random_next(&x) % 140));
+		pcpa_put(&c->scale_max, (uint32_t)(random_next(&x) % 8));
+		pcpa_put(&c->rules, rules[random_next(&x) % 8]);
 		__atomic_store_n(&c->seq, pcpa_get(&c->seq) + 1, __ATOMIC_RELEASE);
 		__atomic_add_fetch(&pcpa_heap.header->wake, 1, __ATOMIC_RELEASE);
 		usleep(200);

@@ -14,15 +14,13 @@
 #include <cmocka.h>
 #include <pcptune/segment.h>
 #include "lib/trace_private.h"
+#include "tests/unit/random.h"
 
 static uint64_t random_state = 20261130;
 
 static uint64_t next_random(void)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
+	return random_next(&random_state);
 }
 
 /* Rows of all sizes; every tenth with extreme values. */

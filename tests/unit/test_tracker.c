@@ -17,15 +17,13 @@
 #include <pcptune/packed.h>
 #include <pcptune/rules.h>
 #include "eval/curve.h"
+#include "tests/unit/random.h"
 
 static uint64_t random_state;
 
 static uint64_t below(uint64_t n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 11) % n;
+	return (random_next(&random_state) >> 11) % n;
 }
 
 /* ---- walks ---- */

@@ -15,16 +15,14 @@
 #include <cmocka.h>
 #include <pcptune/segment.h>
 #include "eval/walks.h"
+#include "tests/unit/random.h"
 #include "tests/unit/scratch.h"
 
 static uint64_t random_state;
 
 static uint64_t below(uint64_t n)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (random_state >> 11) % n;
+	return (random_next(&random_state) >> 11) % n;
 }
 
 #define N_CPUS 3u

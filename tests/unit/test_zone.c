@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "allocator/zone.h"
+#include "tests/unit/random.h"
 
 #define PAGES (8u * PCPA_BLOCK)
 
@@ -32,10 +33,7 @@ static uint64_t seed = 42;
 
 static uint32_t rnd(uint32_t n)
 {
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed % n);
+	return (uint32_t)(random_next(&seed) % n);
 }
 
 static int model_has(unsigned order)

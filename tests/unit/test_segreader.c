@@ -7,7 +7,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdbool.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <pcptune/rules.h>

@@ -246,6 +246,11 @@ static int parse(int argc, char **argv, struct options *opt)
 		if (!ok)
 			return 3;
 	}
+	if (optind < argc) {
+		fprintf(stderr, "page_fault1: %s: there are options only; see --help\n",
+			argv[optind]);
+		return 3;
+	}
 	if (opt->settle >= opt->seconds)
 		opt->settle = opt->seconds / 2;
 	return 0;

@@ -249,4 +249,11 @@ def without_restartable_sequences_the_bare_stack_says_so():
     assert r.returncode == 2 and "restartable sequences" in r.stderr and not r.stdout, r
 
 
+@test
+def page_fault1_takes_no_word_for_an_option():
+    for words in (["3"], ["--threads", "0"], ["--nosuch"]):
+        r = run([os.path.join(BENCH, "page_fault1"), *words])
+        assert r.returncode == 2 and r.stderr and not r.stdout, (words, r)
+
+
 main()

@@ -176,3 +176,8 @@ bool effects_take(struct effects *e, struct log_decision *ret)
 	}
 	return false;
 }
+
+void effects_forget(struct effects *e)
+{
+	e->n_v = e->n_done = 0;
+}

@@ -22,5 +22,7 @@ void effects_sample(struct effects *e, const struct pcptune_cpu *cpus, const uin
 void effects_begin(struct effects *e, int64_t decision, uint32_t index, uint32_t count);
 /* Hands out one finished measurement (its id and effect fields in *ret), false: none. */
 bool effects_take(struct effects *e, struct log_decision *ret);
+/* Ends all measurements: their decisions are not in the log any more. */
+void effects_forget(struct effects *e);
 
 #endif

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/claim.h"
+#include "daemon/effect.h"
 #include "daemon/journal_private.h"
 #include "daemon/say.h"
 #include "lib/text.h"
@@ -26,17 +27,30 @@ static void options_of(const struct config *c, struct logstore_options *o)
 	o->busy_ms = BUSY_MS;
 }
 
+/* Ids count from 1 in a new file: an old one would be taken for the row of something else. */
+static void forget_rows_of(struct target *t)
+{
+	t->log_id = t->log_assignment = 0;
+	t->log_operator = 0;
+	t->broken = true;
+	t->run.row = 0;
+	for (uint32_t i = 0; i < t->n_done_runs; i++)
+		t->done_runs[i].row = 0;
+	for (uint32_t i = 0; i < t->n_inflight; i++)
+		t->inflight[i].decision = 0;
+	for (uint32_t i = 0; i < t->n; i++)
+		t->marks[i].decision = 0;
+	effects_forget(t->effects);
+}
+
 void journal_forget_rows(struct journal *j)
 {
 	struct daemon *d = j->d;
 
 	j->run = 0;
 	j->n_queue = j->n_ends = j->n_events = 0;
-	for (size_t i = 0; i < d->n_targets; i++) {
-		d->targets[i]->log_id = d->targets[i]->log_assignment = 0;
-		d->targets[i]->log_operator = 0;
-		d->targets[i]->broken = true;
-	}
+	for (size_t i = 0; i < d->n_targets; i++)
+		forget_rows_of(d->targets[i]);
 }
 
 bool journal_file_is_ours(const struct journal *j)

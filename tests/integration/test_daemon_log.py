@@ -180,6 +180,26 @@ def when_the_log_works_again_the_gap_is_marked_and_the_replay_goes_on():
 
 
 @test
+def what_was_measured_of_decisions_in_a_log_that_is_gone_is_not_written_to_others():
+    d = Daemon(interval_ms=20, default={"policy": "static"}, log={"chunk_ms": 20, "effect_samples": 150})
+    f = Fake(d, step_ms=10)
+    wait_for(lambda: d.ctl("targets")["targets"][0]["decisions"])
+    time.sleep(0.5)
+    d.ctl("set", target="fake", high=600)
+    last = d.ctl("set", target="fake", high=700)["decisions"][-1]
+    assert last > 2
+    os.rename(d.db, d.db + ".gone")
+    wait_for(lambda: os.path.exists(d.db) and log_state(d)["state"] == "ok", 20)
+    d.ctl("set", target="fake", cpu=0, high=800)
+    n = d.sql("SELECT max(seq_last) FROM sample")[0][0] or 0
+    wait_for(lambda: (d.sql("SELECT max(seq_last) FROM sample")[0][0] or 0) > n + 200, 20)
+    f.end()
+    assert d.stop() == 0
+    assert d.stderr().count("can not be written") == 1, d.stderr()
+    assert d.integrity() == "ok"
+
+
+@test
 def a_writer_that_holds_the_log_is_outlived():
     d = Daemon(interval_ms=20, log={"chunk_ms": 20})
     f = Fake(d, step_ms=10)

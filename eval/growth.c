@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <pcptune/rules.h>
 
 #define POINTS	   (PCPTUNE_BAND_BUCKETS / 2) /* every second edge of a bucket, from 16 pages on */
 #define FIRST	   8u			      /* point of 16 pages */
@@ -193,6 +194,29 @@ static void correct(struct growth *g)
 	g->sure = (int64_t)(k->drains * ONE / (k->drains + SURE));
 }
 
+/*
+ * Refills of single pages are a batch or more; of larger blocks they are as many whole ones as a
+ * batch has, and never grow. So their mean tells of which order most are, where batch is no multiple
+ * of all of them.
+ */
+static uint32_t order_of(const struct walk *k)
+{
+	uint64_t mean = k->refills ? k->refilled * 16 / k->refills : 0, nearest = UINT64_MAX;
+	uint32_t traits = pcptune_rules_traits(k->rules), ret = 0;
+
+	if (!(traits & PCPTUNE_RT_ORDERS) || traits & PCPTUNE_RT_BLOCKS ||
+	    k->high_least < k->batch || k->batch < 16 || !mean || mean >= (uint64_t)k->batch * 16)
+		return 0;
+	for (uint32_t o = 0; o <= PCPTUNE_COSTLY_ORDER; o++) {
+		uint64_t far =
+			pcptune_band_range((int64_t)(k->batch >> o << o) * 16, (int64_t)mean);
+
+		ret = far < nearest ? o : ret;
+		nearest = far < nearest ? far : nearest;
+	}
+	return ret;
+}
+
 static void begin(struct growth *g)
 {
 	const struct walk *k = g->k;
@@ -202,7 +226,7 @@ static void begin(struct growth *g)
 	g->loss = g->refill = g->drain = ONE;
 	g->log = (struct likeness_limits){k->high_now, k->batch ? k->batch : 1, k->scale_max,
 					  k->rules};
-	g->failed = likeness_make(&g->l, k->band, k->alloc_pages + k->free_pages) != 0;
+	g->failed = likeness_make(&g->l, k->band, k->alloc_pages + k->free_pages, order_of(k)) != 0;
 	if (!g->failed && k->steady)
 		correct(g);
 }

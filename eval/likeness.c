@@ -57,7 +57,7 @@ static void find_breaks(struct likeness *l, const struct pcptune_band *b, uint64
 	for (uint32_t i = 1; i < b->n; i++)
 		l->pages += pcptune_band_range(b->s[i], b->s[i - 1]);
 	if (pages > l->pages + 2 * l->stray_pages)
-		l->hidden = (pages - l->pages - 2 * l->stray_pages) / 2;
+		l->hidden = (pages - l->pages - 2 * l->stray_pages) / 2 >> l->order;
 }
 
 /* ---- one walk ---- */
@@ -157,12 +157,12 @@ static int add_walk(struct likeness *l, const struct pcptune_band *b, uint64_t o
 	return e;
 }
 
-int likeness_make(struct likeness *l, const struct pcptune_band *b, uint64_t pages)
+int likeness_make(struct likeness *l, const struct pcptune_band *b, uint64_t pages, uint32_t order)
 {
 	uint64_t n = cycles_of(b), most = CYCLES_MOST, breaks, one_in, walks;
 	int e = 0;
 
-	*l = (struct likeness){0};
+	*l = (struct likeness){.order = order};
 	if (!b->n)
 		return 0;
 	find_breaks(l, b, pages);
@@ -174,6 +174,8 @@ int likeness_make(struct likeness *l, const struct pcptune_band *b, uint64_t pag
 	walks = walks > WALKS_MOST ? WALKS_MOST : walks;
 	for (uint64_t i = 0; !e && i < walks; i++)
 		e = add_walk(l, b, one_in, i);
+	for (uint32_t i = 0; i < l->n; i++)
+		l->x[i] >>= order;
 	return e;
 }
 
@@ -184,10 +186,11 @@ void likeness_free(struct likeness *l)
 
 /* ---- lists along it ---- */
 
-/* Breaks come after one page to twice the mean of the pages between them. */
+/* Breaks come after one block to twice the mean of the blocks between them. */
 struct breaks {
-	uint64_t gap, size; /* pages; gap 0: there are none */
+	uint64_t gap, size; /* blocks; gap 0: there are none */
 	uint64_t left;
+	uint32_t order;
 	uint64_t chance;
 };
 
@@ -196,48 +199,56 @@ static void next_break(struct breaks *k)
 	k->left = k->gap ? 1 + below(&k->chance, 2 * k->gap) : UINT64_MAX;
 }
 
-/* Returns how far it came before there was no work left. */
+/* What a run of so many blocks takes: single pages are moved at once, others one by one. */
+static uint64_t cost_of(const struct lists *l, uint32_t order, uint64_t run)
+{
+	return 1 + (order ? run / 4 : run / l->st.batch);
+}
+
+/* by: blocks. Returns how far it came before there was no work left. */
 static int64_t walk_leg(struct lists *l, struct breaks *k, int64_t by, uint64_t *work)
 {
-	uint64_t all = pcptune_band_range(by, 0), most = LEG_HIGHS * (uint64_t)l->st.high, pages;
+	uint64_t all = pcptune_band_range(by, 0), left;
+	uint64_t most = 1 + (LEG_HIGHS * (uint64_t)l->st.high >> k->order);
 	int64_t way = by > 0 ? 1 : -1;
 
 	all = all < most ? all : most;
-	pages = all;
-	while (pages && *work) {
-		uint64_t run = pages < k->left ? pages : k->left, cost = 1 + run / l->st.batch;
+	left = all;
+	while (left && *work) {
+		uint64_t run = left < k->left ? left : k->left, cost = cost_of(l, k->order, run);
 
-		lists_move(l, 0, way * (int64_t)run);
-		pages -= run;
+		lists_move(l, k->order, way * (int64_t)run);
+		left -= run;
 		k->left -= run;
 		*work -= cost < *work ? cost : *work;
 		if (k->left)
 			continue;
-		lists_move(l, 0, -way * (int64_t)k->size);
-		lists_move(l, 0, way * (int64_t)k->size);
+		lists_move(l, k->order, -way * (int64_t)k->size);
+		lists_move(l, k->order, way * (int64_t)k->size);
 		next_break(k);
 	}
-	return way * (int64_t)(all - pages);
+	return way * (int64_t)(all - left);
 }
 
 void likeness_play(const struct likeness *l, const struct likeness_limits *m, uint64_t hidden,
 		   struct likeness_moves *ret)
 {
 	uint64_t unseen = (l->hidden >> 16) * hidden + ((l->hidden & 65535) * hidden >> 16);
-	uint64_t n = l->strays + unseen, work = WORK_MOST;
-	struct breaks k = {.chance = UINT64_C(0x9e3779b97f4a7c15)};
+	uint64_t n = l->strays + unseen, blocks = l->pages >> l->order, work = WORK_MOST;
+	struct breaks k = {.order = l->order, .chance = UINT64_C(0x9e3779b97f4a7c15)};
 	struct lists at = {0};
 	int64_t x = 0;
 
-	k.size = n ? (l->stray_pages + unseen) / n : 1;
-	k.gap = !n ? 0 : l->pages > n ? l->pages / n : 1;
+	k.size = n ? ((l->stray_pages >> l->order) + unseen) / n : 1;
+	k.size = k.size ? k.size : 1;
+	k.gap = !n ? 0 : blocks > n ? blocks / n : 1;
 	next_break(&k);
 	lists_limits(&at, m->high, m->high, m->high, m->batch, m->scale_max, m->rules);
 	pcptune_band_init(&ret->band);
 	pcptune_band_push(&ret->band, x);
 	for (uint32_t i = 1; i < l->n && work; i++) {
 		x += walk_leg(&at, &k, l->x[i] - l->x[i - 1], &work);
-		pcptune_band_push(&ret->band, x);
+		pcptune_band_push(&ret->band, x * (INT64_C(1) << l->order));
 	}
 	ret->refilled = at.alloc_zone;
 	ret->refills = at.refills;

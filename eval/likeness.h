@@ -10,7 +10,8 @@
  *
  * How far batches grow depends above all on how often a run is broken by a call the other way.
  * Swings below LIKENESS_STRAY pages are such breaks, and so is what was allocated and freed without
- * the record having seen a swing. They are strewn over the legs.
+ * the record having seen a swing. They are strewn over the legs. Each is a block, and so is each
+ * step of a run: of larger blocks both are fewer.
  *
  * In integers and from fixed seeds: the same record, the same likeness. One thread for each.
  */
@@ -22,8 +23,9 @@
 #define LIKENESS_STRAY 8u
 
 struct likeness {
-	int64_t *x; /* turning points */
+	int64_t *x; /* turning points, in blocks */
 	uint32_t n, room;
+	uint32_t order; /* of all blocks */
 	/* pages of all legs, and breaks on them: seen as swings and not seen */
 	uint64_t pages, strays, stray_pages, hidden;
 };
@@ -38,8 +40,11 @@ struct likeness_moves {
 	struct pcptune_band band; /* what was walked */
 };
 
-/* pages: all that was allocated and freed over the record. 0 or -ENOMEM; free it either way. */
-int likeness_make(struct likeness *l, const struct pcptune_band *b, uint64_t pages);
+/*
+ * pages: all that was allocated and freed over the record; order: 0 to 3, of the blocks that were.
+ * 0 or -ENOMEM; free it either way.
+ */
+int likeness_make(struct likeness *l, const struct pcptune_band *b, uint64_t pages, uint32_t order);
 void likeness_free(struct likeness *l);
 /*
  * What lists move over it; hidden: of the breaks that were not seen, in 1 / 65536 of them. Legs

@@ -34,6 +34,7 @@ static void *failing_calloc(size_t n, size_t size)
 static const uint32_t highs[N_HIGHS] = {128, 256, 512, 1024, 2048, 4096, 8192};
 
 static uint64_t random_state;
+static uint32_t order; /* of the blocks of all walks that are made */
 
 static uint64_t below(uint64_t n)
 {
@@ -65,7 +66,7 @@ struct made {
 	struct walk w[N_HIGHS]; /* what lists with this high were measured to do */
 };
 
-/* One walk through lists of each high; one call in `noise` goes the other way. */
+/* One walk through lists of each high, in blocks; one call in `noise` goes the other way. */
 static void make(struct made *m, enum kind kind, uint32_t noise, uint32_t rules)
 {
 	static struct lists l[N_HIGHS];
@@ -89,13 +90,14 @@ static void make(struct made *m, enum kind kind, uint32_t noise, uint32_t rules)
 		run = run > leg && !other ? leg : run;
 		leg -= other ? 0 : run;
 		x += up != other ? (int64_t)run : -(int64_t)run;
-		pcptune_band_push(&m->band, x);
+		pcptune_band_push(&m->band, x * (1 << order));
 		for (uint32_t i = 0; i < N_HIGHS; i++)
-			lists_move(&l[i], 0, up != other ? (int64_t)run : -(int64_t)run);
+			lists_move(&l[i], order, up != other ? (int64_t)run : -(int64_t)run);
 	}
 	for (uint32_t i = 0; i < N_HIGHS; i++)
 		m->w[i] = (struct walk){.band = &m->band,
 					.high_now = highs[i],
+					.high_least = highs[i],
 					.batch = BATCH,
 					.scale_max = SCALE,
 					.rules = rules,
@@ -218,6 +220,30 @@ static void batches_of_g4_are_told_for_other_highs(void **state)
 	told_for_other_highs(PCPTUNE_RULES_G4, "g4");
 }
 
+/* Of larger blocks both runs and breaks are fewer calls, and refills tell how large they are. */
+static void batches_of_larger_blocks_are_told_for_other_highs(void **state)
+{
+	static struct made m;
+
+	(void)state;
+	for (order = 1; order <= 3; order++) {
+		static struct errors e;
+
+		memset(&e, 0, sizeof(e));
+		for (uint32_t kind = 0; kind < N_KINDS; kind++) {
+			random_state = (kind + 1) * UINT64_C(0x9e3779b97f4a7c15);
+			make(&m, (enum kind)kind, 100, PCPTUNE_RULES_GX);
+			for (uint32_t i = 1; i + 1 < N_HIGHS; i++)
+				assert_int_equal(order_of(&m.w[i]), order);
+			compare(&m, PCPTUNE_RULES_GX, 1000, &e);
+		}
+		report("gx, larger blocks", &e);
+		assert_true(e.n > 20 && e.pages[e.n / 2] < 0.01 && e.pages[e.n * 9 / 10] < 0.02);
+		assert_true(e.sizes < 1.5);
+	}
+	order = 0;
+}
+
 /* Nothing is kept that depends on what was asked before. */
 static void the_order_of_questions_is_no_matter(void **state)
 {
@@ -263,7 +289,7 @@ static void a_likeness_has_the_same_swings(void **state)
 
 		random_state = 1 + kind;
 		make(&m, (enum kind)kind, 0, PCPTUNE_RULES_G0);
-		assert_int_equal(likeness_make(&l, &m.band, CALLS), 0);
+		assert_int_equal(likeness_make(&l, &m.band, CALLS, 0), 0);
 		likeness_play(&l, &at, 0, &v);
 		first = pcptune_band_traffic(&v.band, 32, 0, NULL).drained;
 		for (uint32_t high = 64; high < 5000; high *= 3) {
@@ -292,7 +318,7 @@ static void breaks_that_nobody_saw_are_fitted(void **state)
 	(void)state;
 	random_state = 5;
 	make(&m, LONG, 0, PCPTUNE_RULES_G4);
-	assert_int_equal(likeness_make(&l, &m.band, 3 * CALLS), 0);
+	assert_int_equal(likeness_make(&l, &m.band, 3 * CALLS, 0), 0);
 	assert_true(l.hidden > CALLS / 2);
 	likeness_play(&l, &at, 65536, &all);
 	likeness_play(&l, &at, 0, &none);
@@ -321,7 +347,7 @@ static void a_record_of_nothing_does_no_harm(void **state)
 	assert_int_equal(growth_at(g, &at).loss, BATCH);
 	assert_int_equal(growth_at(g, &at).refill, BATCH);
 	growth_free(g);
-	assert_int_equal(likeness_make(&l, &empty, 100), 0);
+	assert_int_equal(likeness_make(&l, &empty, 100, 0), 0);
 	likeness_play(&l, &at, 65536, &v);
 	assert_int_equal(v.drains, 0);
 	likeness_free(&l);
@@ -350,6 +376,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(batches_of_g1_are_told_for_other_highs),
 		cmocka_unit_test(batches_of_g4_are_told_for_other_highs),
+		cmocka_unit_test(batches_of_larger_blocks_are_told_for_other_highs),
 		cmocka_unit_test(the_order_of_questions_is_no_matter),
 		cmocka_unit_test(a_likeness_has_the_same_swings),
 		cmocka_unit_test(breaks_that_nobody_saw_are_fitted),

@@ -62,6 +62,26 @@ def what_is_no_file_stays_what_it_is_and_a_link_a_link():
 
 
 @test
+def what_is_interrupted_leaves_nothing_behind_and_what_is_ignored_is():
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        d = tmp()
+        p = spawn([PCPTUNE, "trace", "import", "-", os.path.join(d, "o.pct")], stdin=subprocess.PIPE,
+                  preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in range(1, 4)])
+        wait_for(lambda: os.listdir(d))
+        p.send_signal(sig)
+        assert p.wait(10 * SLOW) == -sig and not os.listdir(d), (sig, p.returncode, os.listdir(d))
+    d = tmp()
+    out = os.path.join(d, "o.pct")
+    p = spawn([PCPTUNE, "trace", "import", "-", out], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+              preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    wait_for(lambda: os.listdir(d))
+    p.send_signal(signal.SIGHUP)
+    time.sleep(0.1)
+    p.communicate(ROWS, 10 * SLOW)
+    assert p.returncode == 0 and os.listdir(d) == ["o.pct"]
+
+
+@test
 def info_describes_a_trace():
     src = written(HEADER + "1000,0,0,-63\n2000,1,2,5\n1500,0,0,63\n")
     trace("import", src, src + ".pct")

@@ -478,14 +478,13 @@ void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *blo
 		return;
 	}
 	if (list == PCPA_NO_LIST || !enter(b)) {
-		pcpa_pcp_free_direct(z, b, block, order,
-				     list != PCPA_NO_LIST ? PCPA_DIRECT_BUSY : 0);
+		pcpa_pcp_free_direct(z, b, block, order, list != PCPA_NO_LIST);
 		return;
 	}
 	done = put_locked(z, b, list, block, order);
 	pcpa_pcp_leave(b);
 	if (__builtin_expect(!done, 0))
-		pcpa_pcp_free_direct(z, b, block, order, 0);
+		pcpa_pcp_free_direct(z, b, block, order, false);
 }
 
 static inline bool is_out(const struct pcpa_zone *z, const void *block, unsigned order)
@@ -512,9 +511,7 @@ size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, si
 				pcpa_sections_free(z, slot, order, list, block);
 			else if (!listed || !put_locked(z, b, list, block, order))
 				pcpa_pcp_free_direct(z, b, block, order,
-						     !listed && list != PCPA_NO_LIST && !i
-							     ? PCPA_DIRECT_BUSY
-							     : 0);
+						     !listed && list != PCPA_NO_LIST && !i);
 		}
 		if (listed)
 			pcpa_pcp_leave(b);

@@ -70,7 +70,7 @@ static uint64_t give_one(struct pcpa_zone *z, struct pcptune_cpu_block *b, void 
 }
 
 void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
-			  unsigned order, unsigned why)
+			  unsigned order, bool busy)
 {
 	if (pcpa_in_zone) {
 		pcpa_deferred_push(block, order);
@@ -79,10 +79,8 @@ void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void
 	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
 	pcpa_count(&b->zctr.free_zone, give_one(z, b, block, order));
 	pcpa_count(&b->zctr.free_direct, 1u << order);
-	if (why & PCPA_DIRECT_BUSY)
+	if (busy)
 		pcpa_count(&b->zctr.pcp_busy, 1);
-	if (why & PCPA_DIRECT_HIGH)
-		pcpa_count(&b->zctr.free_high, 1);
 	pcpa_zone_leave(z);
 }
 

@@ -199,11 +199,8 @@ void pcpa_pcp_count_drain(struct pcptune_zctr *c, uint64_t pages, enum pcpa_caus
 
 void *pcpa_pcp_alloc_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order,
 			    bool busy);
-/* Why a block goes past its list, or what is to be counted with it. */
-#define PCPA_DIRECT_BUSY 1u /* the lists were locked */
-#define PCPA_DIRECT_HIGH 2u /* drained by the rule on frees of orders 1 to 3 */
 void pcpa_pcp_free_direct(struct pcpa_zone *z, struct pcptune_cpu_block *b, void *block,
-			  unsigned order, unsigned why);
+			  unsigned order, bool busy);
 
 /* ---- pcp_values.c ---- */
 

@@ -522,20 +522,22 @@ void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, un
 struct answer {
 	uint32_t pages; /* to drain, at most those that there are */
 	bool high;	/* by the rule on frees of orders 1 to 3 */
-	bool direct;	/* the block goes with them */
+	bool all;	/* and this block with them, once it is on its list */
+	bool direct;	/* the block has no place */
 };
 
 static struct answer ask(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order)
 {
 	uint32_t count, size = 1u << order;
 	struct pcptune_rule_state s;
-	struct answer a = {0, false, false};
+	struct answer a = {0, false, false, false};
 
 	look(b);
 	count = (uint32_t)pcpa_pcp_pages(b);
 	pcpa_state_load(&b->pcp, &s);
 	a.pages = pcptune_rules_free(&s, order, count + size, pcpa_get(&z->state), &a.high);
-	a.direct = a.pages && (!count || (a.high && a.pages == count + size));
+	a.all = a.high && a.pages == count + size;
+	a.direct = a.pages && !count && !a.all;
 	a.pages = pcptune_min_u32(a.pages, count);
 	/* else the push will count itself */
 	if (!a.direct && pcptune_rules_traits(s.rules) & PCPTUNE_RT_FREE_COUNT)
@@ -545,11 +547,11 @@ static struct answer ask(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsig
 }
 
 /*
- * With pcp.lock held: what the rules say of one more block, and room for it. false: to the zone;
- * *ret_high: and that is a drain by the rule on frees of orders 1 to 3.
+ * With pcp.lock held: what the rules say of one more block, and room for it. false: to the zone.
+ * *ret_all: when it is on its list, drain_all().
  */
 static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
-		      unsigned order, bool *ret_high)
+		      unsigned order, bool *ret_all)
 {
 	struct pcptune_track *t = pcpa_track_of(b);
 	struct answer a;
@@ -570,7 +572,7 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		return true;
 	}
 	a = ask(z, b, order);
-	if (a.pages) {
+	if (a.pages && !a.all) {
 		pcpa_pcp_drain(z, b, list, a.pages,
 			       a.high ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL, PCPA_PATH_FREE);
 		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
@@ -580,15 +582,36 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		set_asked(&b->pcp);
 	grant(z, b, t, list, a.direct ? 0 : 1);
 	set_stops(b, t, list);
-	*ret_high = a.high && !a.pages;
+	*ret_all = a.all;
 	return !a.direct && pcpa_list_count(&b->list[list]) < pcpa_get(&pcpa_words(b)->room[list]);
+}
+
+/*
+ * The rule on frees of orders 1 to 3 wants everything, the block that was asked about included. That
+ * went onto its list first, so that the words and who records know of it. Who finds the lists taken
+ * leaves it at that.
+ */
+static void drain_all(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list)
+{
+	struct pcptune_track *t = pcpa_track_of(b);
+
+	if (enter(b))
+		return;
+	look(b);
+	pcpa_pcp_drain(z, b, list, pcpa_pcp_pages(b), PCPA_DRAIN_HIGH_ORDER, PCPA_PATH_FREE);
+	pcpa_pcp_control(z, b, PCPA_PATH_FREE);
+	track(b, t, list);
+	grant(z, b, t, list, 0);
+	set_stops(b, t, list);
+	pcpa_pcp_leave(b);
+	pcpa_pcp_report(z);
 }
 
 void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list,
 			void *block)
 {
-	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
-	bool high = false;
+	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot), *asked = NULL;
+	bool all = false;
 	int error = 0;
 
 	for (unsigned n = 0; n < TRIES && error != -EBUSY; n++) {
@@ -600,8 +623,11 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 			return;
 		}
 		b = pcpa_cpu_block(z->id, cpu);
-		if (pcpa_fast_push(&pcpa_fast.zone[z->id][list], block))
+		if (pcpa_fast_push(&pcpa_fast.zone[z->id][list], block)) {
+			if (all && b == asked)
+				drain_all(z, b, list);
 			return;
+		}
 		if (pcpa_in_zone)
 			break;
 		/* a free starts no agent */
@@ -611,7 +637,9 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		if (error)
 			continue;
 		rang = ring(b);
-		room = make_room(z, b, list, order, &high);
+		all = false;
+		room = make_room(z, b, list, order, &all);
+		asked = b;
 		pcpa_pcp_leave(b);
 		if (rang)
 			pcpa_agent_wake();
@@ -619,9 +647,7 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		if (!room)
 			break;
 	}
-	pcpa_pcp_free_direct(z, b, block, order,
-			     (error == -EBUSY ? PCPA_DIRECT_BUSY : 0) |
-				     (high ? PCPA_DIRECT_HIGH : 0));
+	pcpa_pcp_free_direct(z, b, block, order, error == -EBUSY);
 }
 
 /* ---- the short way, of a CPU's own zone ---- */
@@ -649,18 +675,18 @@ static bool refill_own(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 
 static bool make_room_own(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned order)
 {
-	bool done, high;
+	bool done, all;
 
 	if (pcpa_list_count(&b->list[order]) < pcpa_get(&pcpa_words(b)->room[order]))
 		return true;
-	/* a free starts no agent; and who may be sent to the zone goes there by the long way */
+	/* a free starts no agent; and who may have to drain all does so by the long way */
 	if ((pcpa_get(&to_ring) && !pcpa_agent_runs()) ||
 	    (order && pcpa_pcp_has(&b->pcp, PCPTUNE_RT_FREE_HIGH)))
 		return false;
 	pcpa_events_room(b);
 	if (!pcpa_pcp_try(b))
 		return false;
-	done = pcpa_by_sections(b) && make_room(z, b, order, order, &high);
+	done = pcpa_by_sections(b) && make_room(z, b, order, order, &all);
 	pcpa_pcp_leave(b);
 	pcpa_pcp_report(z);
 	return done;

@@ -172,14 +172,11 @@ static void same_drains(void **state)
 
 			if (!near(l.free_high, s.free_high, 70) ||
 			    !near(l.alloc_zone, s.alloc_zone, 30))
-				print_message("\n"),
-					print_message("%s, seed %u: drains by high orders %lu, by "
-						      "sections %lu; "
-						      "pages from the zone %lu, %lu",
-						      rules[i], seed, (unsigned long)l.free_high,
-						      (unsigned long)s.free_high,
-						      (unsigned long)l.alloc_zone,
-						      (unsigned long)s.alloc_zone);
+				fail_msg("%s, seed %u: drains by high orders %lu, by sections %lu; "
+					 "pages from the zone %lu, %lu",
+					 rules[i], seed, (unsigned long)l.free_high,
+					 (unsigned long)s.free_high, (unsigned long)l.alloc_zone,
+					 (unsigned long)s.alloc_zone);
 			assert_true(l.free_high > 50);
 			assert_int_equal(l.high_frees, s.high_frees);
 		}

@@ -180,11 +180,9 @@ static void runs_are_runs(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 2; i++) {
-		/* g4 gives runs of larger blocks back past the lists */
-		assert_int_equal(
-			in_child(runs, SETTINGS(setting, "PCPALLOC_RULES=gx",
-						i ? "PCPALLOC_MODE=locked" : "PCPALLOC_MODE=rseq")),
-			0);
+		assert_int_equal(in_child(runs, SETTINGS(setting, i ? "PCPALLOC_MODE=locked"
+								    : "PCPALLOC_MODE=rseq")),
+				 0);
 	}
 	read_all();
 	assert_int_equal(totals.programs, 2);

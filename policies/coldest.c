@@ -167,9 +167,7 @@ static void watch_one(struct state *st, struct cpu_state *cs, const struct pcptu
 		ages_begin(cs, c->count);
 	watch_cpu(&cs->w, c, s, r->p[P_COLD], r->p[P_TRAFFIC]);
 	ages_turn(cs, c->count, st->epoch ? st->epoch : epoch, epoch);
-	r->t.used++;
-	r->t.sum += watch_high(&cs->w, c);
-	r->t.open += cpu_open(c) ? c->high : 0;
+	watch_tally_add(&r->t, &cs->w, c);
 	if (cs->w.missed < (uint32_t)r->p[P_MISS])
 		return;
 	r->t.missing++;

@@ -95,9 +95,7 @@ static void watch_all(struct state *st, const struct pcptune_sample *s, struct r
 		if (!cpu_used(c))
 			continue;
 		watch_cpu(&st->cpu[i], c, s, r->p[P_HOLD], r->p[P_TRAFFIC]);
-		r->t.used++;
-		r->t.sum += watch_high(&st->cpu[i], c);
-		r->t.open += cpu_open(c) ? c->high : 0;
+		watch_tally_add(&r->t, &st->cpu[i], c);
 	}
 	r->t.room = watch_sub0(r->t.budget, r->t.sum);
 	st->since_us += watch_min(s->dt_us, (uint64_t)r->p[P_LOOK] * 1000);

@@ -122,9 +122,7 @@ static void watch_all(struct state *st, const struct pcptune_sample *s, struct r
 		watch_cpu(&cs->w, c, s, r->p[P_HOLD], r->p[P_TRAFFIC]);
 		if (c->flags & PCPTUNE_CPU_ACTIVE && watch_plausible(c))
 			cs->back += watch_min(c->alloc_zone, c->free_zone);
-		r->t.used++;
-		r->t.sum += watch_high(&cs->w, c);
-		r->t.open += cpu_open(c) ? c->high : 0;
+		watch_tally_add(&r->t, &cs->w, c);
 		r->t.missing += misses(r, cs);
 	}
 	r->t.room = watch_sub0(r->t.budget, r->t.sum);

@@ -200,6 +200,15 @@ static inline uint32_t watch_high(const struct watch *w, const struct pcptune_cp
 	return pcptune_max_u32(c->high, w->given);
 }
 
+/* A CPU in use, for what all of them have together. */
+static inline void watch_tally_add(struct watch_tally *t, const struct watch *w,
+				   const struct pcptune_cpu *c)
+{
+	t->used++;
+	t->sum += watch_high(w, c);
+	t->open += cpu_open(c) ? c->high : 0;
+}
+
 static inline bool watch_rests(const struct watch *w, uint64_t t)
 {
 	return t - w->active >= w->hold_us; /* what moves then are our own trims */

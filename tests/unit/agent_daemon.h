@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "allocator/agent.h"
 #include "allocator/pcp.h"
 #include "tests/unit/scratch.h"
 
@@ -145,5 +146,27 @@ static inline void steer(const struct target *t, uint32_t slot, uint32_t high)
 			usleep(1000);                   \
 		CHECK(condition);                       \
 	} while (0)
+
+/* A daemon that listens where this program looks, and what the program says after its first call. */
+static inline struct target first_hello(int *ret_listener)
+{
+	make_folder();
+	*ret_listener = listen_at();
+	pcpa_free(pcpa_alloc(0), 0);
+	return receive_hello(*ret_listener);
+}
+
+static inline void accept_target(const struct target *t)
+{
+	answer(t, 0, "");
+	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+}
+
+static inline void end_daemon(struct target *t, int listener)
+{
+	drop_target(t);
+	close(listener);
+	remove_folder();
+}
 
 #endif

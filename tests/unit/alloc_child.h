@@ -10,6 +10,7 @@
 #define TESTS_ALLOC_CHILD_H
 
 #include <pcpalloc.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,6 +57,19 @@ static inline int in_child(void (*f)(void), const char *const *settings)
 	if (pid < 0 || waitpid(pid, &status, 0) != pid)
 		return -1;
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+/* To run `pinned` in a child on the one CPU that it happens to be on. */
+static void (*pinned)(void) __attribute__((unused));
+
+static inline void pinned_child(void)
+{
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	CHECK(!sched_setaffinity(0, sizeof(one), &one));
+	pinned();
 }
 
 #define SETTINGS(...)             \

@@ -50,12 +50,9 @@ static void hello_child(void)
 	CHECK(!strcmp(t.h->name, program_invocation_short_name));
 	CHECK(fcntl(t.segment, F_GET_SEALS) == (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
 	CHECK(ftruncate(t.segment, 4096) < 0);
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	accept_target(&t);
 	CHECK(pcpa_get_stats(&s) == 0 && s.attached == 1);
-	drop_target(&t);
-	close(listener);
-	remove_folder();
+	end_daemon(&t, listener);
 }
 
 static void hello_and_segment(void **state)
@@ -124,11 +121,8 @@ static void refusal_child(void)
 		usleep(1000);
 	}
 	t = receive_hello(listener);
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
-	drop_target(&t);
-	close(listener);
-	remove_folder();
+	accept_target(&t);
+	end_daemon(&t, listener);
 }
 
 static void refused_with_a_reason(void **state)
@@ -144,20 +138,14 @@ static void no_room_child(void)
 	int listener;
 	struct target t;
 
-	make_folder();
-	listener = listen_at();
-	pcpa_free(pcpa_alloc(0), 0);
-	t = receive_hello(listener);
+	t = first_hello(&listener);
 	answer(&t, EUSERS, "1 targets are attached, max_targets allows no more");
 	UNTIL(pcpa_attach_state() == PCPA_ATTACH_REFUSED);
 	CHECK(!strcmp(pcpa_attach_reason(), "1 targets are attached, max_targets allows no more"));
 	drop_target(&t);
 	t = receive_hello(listener);
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
-	drop_target(&t);
-	close(listener);
-	remove_folder();
+	accept_target(&t);
+	end_daemon(&t, listener);
 }
 
 static void refused_for_want_of_room(void **state)
@@ -173,13 +161,9 @@ static void restart_child(void)
 	struct target t;
 	uint64_t id;
 
-	make_folder();
-	listener = listen_at();
-	pcpa_free(pcpa_alloc(0), 0);
-	t = receive_hello(listener);
+	t = first_hello(&listener);
 	id = t.h->random_id;
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	accept_target(&t);
 	/* the daemon is gone, and comes back */
 	wake(&t);
 	drop_target(&t);
@@ -189,11 +173,8 @@ static void restart_child(void)
 	t = receive_hello(listener);
 	CHECK(t.hello.flags & PCPTUNE_HELLO_RECONNECT);
 	CHECK(t.h->random_id == id);
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
-	drop_target(&t);
-	close(listener);
-	remove_folder();
+	accept_target(&t);
+	end_daemon(&t, listener);
 }
 
 static void daemon_comes_back(void **state)
@@ -210,12 +191,8 @@ static void closed_child(void)
 	struct target t;
 	struct stat st;
 
-	make_folder();
-	listener = listen_at();
-	pcpa_free(pcpa_alloc(0), 0);
-	t = receive_hello(listener);
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	t = first_hello(&listener);
+	accept_target(&t);
 	for (int fd = 3; fd < 2000; fd++)
 		if (fd != listener && fd != t.socket && fd != t.segment)
 			close(fd);
@@ -240,9 +217,7 @@ static void closed_child(void)
 	pcpa_attach_unlock();
 	fill_lists(1000);
 	CHECK_AUDIT();
-	drop_target(&t);
-	close(listener);
-	remove_folder();
+	end_daemon(&t, listener);
 }
 
 static void descriptors_closed_by_the_program(void **state)
@@ -296,8 +271,7 @@ static void busy_child(void)
 	for (int i = 0; i < n - 1; i++)
 		close(accept(listener, NULL, NULL));
 	t = receive_hello(listener);
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	accept_target(&t);
 	drop_target(&t);
 	for (int i = 0; i < n; i++)
 		close(peers[i]);
@@ -325,8 +299,7 @@ static void control_child(void)
 	listener = listen_at();
 	fill_lists(20000);
 	t = receive_hello(listener);
-	answer(&t, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	accept_target(&t);
 	lease_for_ms(&t, 600000);
 	b = cpu_of(&t, 0);
 	CHECK(pcpa_pcp_pages(b) > 1000);
@@ -359,9 +332,7 @@ static void control_child(void)
 	lease_for_ms(&t, 600000);
 	wake(&t);
 	UNTIL(pcpa_get(&b->pcp.high) == 400);
-	drop_target(&t);
-	close(listener);
-	remove_folder();
+	end_daemon(&t, listener);
 }
 
 static void control_words_and_lease(void **state)

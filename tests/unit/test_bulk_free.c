@@ -100,18 +100,6 @@ static void work(void)
 	outcome->drains += pcpa_cpu_block(0, pcpa_cpu_slot())->zctr.drains;
 }
 
-static void (*pinned)(void);
-
-static void pinned_child(void)
-{
-	cpu_set_t one;
-
-	CPU_ZERO(&one);
-	CPU_SET(sched_getcpu(), &one);
-	CHECK(!sched_setaffinity(0, sizeof(one), &one));
-	pinned();
-}
-
 /*
  * In each way. Lists by sections count a free in a row twice when a signal or another thread comes
  * in between, and the scaled rules look at that number: so they get rules that do not.

@@ -10,22 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "lib/config_private.h"
-
-static char *read_source(const char *name)
-{
-	const char *root = getenv("ROOT");
-	char path[512], *text = calloc(1, 1 << 18);
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/%s", root ? root : ".", name);
-	f = fopen(path, "r");
-	if (!f)
-		fail_msg("%s can not be opened (run in the source tree)", path);
-	assert_non_null(text);
-	assert_true(fread(text, 1, (1 << 18) - 1, f) > 0);
-	fclose(f);
-	return text;
-}
+#include "tests/unit/source.h"
 
 static char *printed(void (*print)(FILE *))
 {
@@ -40,7 +25,7 @@ static char *printed(void (*print)(FILE *))
 
 static void test_sample_file(void **state)
 {
-	char *file = read_source("configs/pcptuned.conf"), *want = printed(config_print_sample);
+	char *file = source_text("configs/pcptuned.conf"), *want = printed(config_print_sample);
 
 	(void)state;
 	if (strcmp(file, want) != 0)
@@ -51,7 +36,7 @@ static void test_sample_file(void **state)
 
 static void test_man_page(void **state)
 {
-	char *file = read_source("docs/pcptuned.conf.5"), *want = printed(config_print_man);
+	char *file = source_text("docs/pcptuned.conf.5"), *want = printed(config_print_man);
 	char *begin = strstr(file, ".\\\" begin keys\n"), *end = strstr(file, ".\\\" end keys");
 
 	(void)state;
@@ -103,7 +88,7 @@ static void test_every_key_is_named(void **state)
 /* README has one row for each key, with its default where there is one. */
 static void test_readme_names_every_key(void **state)
 {
-	char *readme = read_source("README.md");
+	char *readme = source_text("README.md");
 	size_t rows = 0, want = 2; /* title and rule of the table */
 
 	(void)state;

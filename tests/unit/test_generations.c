@@ -16,6 +16,7 @@
 #include "allocator/pcp.h"
 #include "eval/sim/lists.h"
 #include "tests/unit/random.h"
+#include "tests/unit/source.h"
 
 #define MANAGED 262144u /* 1 GiB */
 
@@ -101,30 +102,16 @@ static const char *play(const char *text, struct sim_lists *l, struct totals *t,
 	return *text ? strchr(text, '\n') + 1 : text;
 }
 
-static char *slurp(const char *name)
-{
-	const char *b = getenv("B");
-	char path[512], *text = NULL;
-	size_t n = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "tests/golden/%s.txt", name);
-	if (access(path, F_OK) && b)
-		snprintf(path, sizeof(path), "%s/../../tests/golden/%s.txt", b, name);
-	f = fopen(path, "rb");
-	if (!f || getdelim(&text, &n, 0, f) <= 0)
-		fail_msg("%s can not be read", path);
-	fclose(f);
-	return text;
-}
-
 static const char *const traces[] = {"trace-exit", "trace-flow", "trace-orders"};
 
 static void one_row(FILE *out, uint32_t rules, const char *name)
 {
 	struct sim_lists l = lists_of(rules), k = l;
 	struct totals t = {0}, singly = {0};
-	char *text = slurp(name);
+	char file[64], *text;
+
+	snprintf(file, sizeof(file), "tests/golden/%s.txt", name);
+	text = source_text(file);
 
 	play(text, &l, &t, true);
 	play(text, &k, &singly, false);
@@ -152,14 +139,7 @@ static void golden(void **state)
 			if (pcptune_rules_known(id))
 				one_row(out, id, traces[i]);
 	fclose(out);
-	if (getenv("PCPTUNE_GOLDEN_UPDATE")) {
-		FILE *f = fopen("tests/golden/generations.txt", "wb");
-
-		assert_non_null(f);
-		assert_int_equal(fwrite(now, 1, n, f), n);
-		assert_int_equal(fclose(f), 0);
-	}
-	right = slurp("generations");
+	right = golden_text("generations", now);
 	assert_string_equal(now, right);
 	free(right);
 	free(now);

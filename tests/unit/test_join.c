@@ -46,17 +46,14 @@ static void attach(void)
 	listener = listen_at();
 	swing(1, 0);
 	target = receive_hello(listener);
-	answer(&target, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	accept_target(&target);
 	swing(40, 1);
 	swing(1500, 0);
 }
 
 static void detach(void)
 {
-	drop_target(&target);
-	close(listener);
-	remove_folder();
+	end_daemon(&target, listener);
 }
 
 /* ---- the recorder ---- */
@@ -417,8 +414,7 @@ static void daemon_goes(void)
 	CHECK(sum.taken == 1000);
 	check_none();
 	target = receive_hello(listener);
-	answer(&target, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	accept_target(&target);
 	begin();
 	swing(500, 0);
 	end(true);
@@ -511,8 +507,7 @@ static void others_daemon(void)
 	CHECK(!seteuid(0));
 	swing(1, 0);
 	target = receive_hello(listener);
-	answer(&target, 0, "");
-	UNTIL(pcpa_attach_state() == PCPA_ATTACH_DONE);
+	accept_target(&target);
 	CHECK(join(ask()) == -EPERM);
 	recorder_free(r);
 	check_none();

@@ -4,28 +4,13 @@
  * the ready queries run. Each read that filters finds an index.
  */
 #include "logstore_fixture.h"
+#include "tests/unit/source.h"
 
 static char *doc;
 
-static char *read_doc(void)
-{
-	const char *root = getenv("ROOT");
-	char path[512], *text = calloc(1, 1 << 18);
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/docs/log.md", root ? root : ".");
-	f = fopen(path, "r");
-	if (!f)
-		fail_msg("%s can not be opened (run in the source tree)", path);
-	assert_non_null(text);
-	assert_true(fread(text, 1, (1 << 18) - 1, f) > 0);
-	fclose(f);
-	return text;
-}
-
 static int docs_set_up(void **state)
 {
-	doc = read_doc();
+	doc = source_text("docs/log.md");
 	return fx_set_up(state);
 }
 

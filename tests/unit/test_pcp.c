@@ -27,21 +27,10 @@ static uint32_t count_of(const struct pcptune_list *l)
 	return (uint32_t)((l->word - (uint64_t)l->tail) & PCPTUNE_WORD_MASK);
 }
 
-/* 1 GiB and one CPU: batch 63, and bounds that are known. */
-/* On a real CPU the lists are served by sections where the system has them. */
-static void (*pinned)(void);
-
-static void pinned_child(void)
-{
-	cpu_set_t one;
-
-	CPU_ZERO(&one);
-	CPU_SET(sched_getcpu(), &one);
-	CHECK(!sched_setaffinity(0, sizeof(one), &one));
-	pinned();
-}
-
-/* In each mode: the rules must not notice. */
+/*
+ * 1 GiB and one CPU: batch 63, and bounds that are known. A virtual CPU, and a real one, whose lists
+ * are served by sections where the system has them: the rules must not notice.
+ */
 static int in_children(void (*f)(void), const char *rules)
 {
 	int found = in_child(f, SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_SIZE=1g", "PCPALLOC_AGENT=0",

@@ -7,6 +7,7 @@
  */
 #include <unistd.h>
 #include "tests/unit/policy_model.h"
+#include "tests/unit/source.h"
 
 #define MANAGED 1048576u
 
@@ -125,35 +126,6 @@ static const struct {
 	{"learn-burst", "learn", "window_ms=500 settle_ms=300 worth_us=1", trace_burst},
 };
 
-static char *slurp(const char *path)
-{
-	FILE *f = fopen(path, "rb");
-	char *text = NULL;
-	size_t n = 0;
-
-	if (!f)
-		return NULL;
-	if (getdelim(&text, &n, 0, f) < 0) {
-		free(text);
-		text = strdup("");
-	}
-	fclose(f);
-	return text;
-}
-
-/* tests/golden of the source tree: beside this file, or seen from the build directory. */
-static void golden_path(const char *name, char *buf, size_t n)
-{
-	const char *b = getenv("B");
-
-	snprintf(buf, n, "tests/golden");
-	if (access(buf, F_OK) && b)
-		snprintf(buf, n, "%s/../../tests/golden", b);
-	if (access(buf, F_OK))
-		fail_msg("tests/golden is not there; run from the top of the source tree");
-	snprintf(buf + strlen(buf), n - strlen(buf), "/%s.txt", name);
-}
-
 /* Says the first lines that differ. */
 static void show_difference(const char *name, const char *old, const char *new_)
 {
@@ -174,7 +146,7 @@ static void show_difference(const char *name, const char *old, const char *new_)
 
 static void check_golden(size_t i)
 {
-	char path[512], *text = NULL, *right;
+	char *text = NULL, *right;
 	struct model *m = malloc(sizeof(*m));
 	size_t n;
 
@@ -186,17 +158,7 @@ static void check_golden(size_t i)
 	fclose(m->trace);
 	model_end(m);
 	free(m);
-	golden_path(golden[i].name, path, sizeof(path));
-	if (getenv("PCPTUNE_GOLDEN_UPDATE")) {
-		FILE *f = fopen(path, "wb");
-
-		assert_non_null(f);
-		assert_int_equal(fwrite(text, 1, n, f), n);
-		assert_int_equal(fclose(f), 0);
-	}
-	right = slurp(path);
-	if (!right)
-		fail_msg("%s is not there; run tests/golden/update", path);
+	right = golden_text(golden[i].name, text);
 	if (strcmp(text, right) != 0)
 		show_difference(golden[i].name, right, text);
 	free(right);

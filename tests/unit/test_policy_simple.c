@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "tests/unit/policy_model.h"
 #include "tests/unit/random.h"
+#include "tests/unit/source.h"
 
 static struct host_answer ask(struct model *m)
 {
@@ -405,25 +406,6 @@ static void test_nonsense(void **state)
 		nonsense(all_policies[i]);
 }
 
-#define DOC_MAX 100000u
-
-static char *read_doc(void)
-{
-	const char *b = getenv("B");
-	char path[512] = "docs/policies.md", *text = calloc(1, DOC_MAX);
-	FILE *f;
-
-	assert_non_null(text);
-	if (access(path, F_OK) && b)
-		snprintf(path, sizeof(path), "%s/../../docs/policies.md", b);
-	f = fopen(path, "rb");
-	if (!f)
-		fail_msg("%s is not there", path);
-	assert_true(fread(text, 1, DOC_MAX - 1, f) > 0);
-	fclose(f);
-	return text;
-}
-
 static void named(const char *doc, const char *policy, const char *word)
 {
 	char row[80];
@@ -436,7 +418,7 @@ static void named(const char *doc, const char *policy, const char *word)
 /* A row for every parameter, with its default, and for every reason, within its policy's part. */
 static void test_documented(void **state)
 {
-	char *doc = read_doc(), why[POLICY_WHY];
+	char *doc = source_text("docs/policies.md"), why[POLICY_WHY];
 
 	(void)state;
 	for (size_t i = 0; i < N_POLICIES; i++) {

@@ -20,23 +20,7 @@
 #include "policies/common.h"
 #include "policies/host_internal.h"
 #include "tests/unit/scratch.h"
-
-static char *slurp(const char *name)
-{
-	const char *b = getenv("B");
-	char path[512], *text = NULL;
-	size_t n = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "configs/workloads/%s.conf", name);
-	if (access(path, F_OK) && b)
-		snprintf(path, sizeof(path), "%s/../../configs/workloads/%s.conf", b, name);
-	f = fopen(path, "rb");
-	if (!f || getdelim(&text, &n, 0, f) <= 0)
-		fail_msg("%s can not be read", path);
-	fclose(f);
-	return text;
-}
+#include "tests/unit/source.h"
 
 /* A file with this text, read; its path in path[64]. */
 static int read_text(const char *text, struct sim_workload *w, char *why, char *path)
@@ -59,7 +43,7 @@ static int read_text(const char *text, struct sim_workload *w, char *why, char *
 static struct sim_workload kbuild(void)
 {
 	struct sim_workload w;
-	char why[SIM_WHY] = "", path[256], *text = slurp("kbuild");
+	char why[SIM_WHY] = "", path[256], *text = source_text("configs/workloads/kbuild.conf");
 
 	if (read_text(text, &w, why, path))
 		fail_msg("%s", why);
@@ -402,7 +386,7 @@ static void wrong_files(void **state)
 		{"run = {", "cpus = 3; run = {", "right are machine, processes, slab, stream, run"},
 		{"at_exit = ", "bursts = ", "duplicate setting name"},
 	};
-	char *text = slurp("kbuild");
+	char *text = source_text("configs/workloads/kbuild.conf");
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -506,7 +490,8 @@ static void streams_or_processes(void **state)
 /* Every key is needed. */
 static void missing_keys(void **state)
 {
-	char *text = slurp("kbuild"), why[SIM_WHY] = "", path[256], *less;
+	char *text = source_text("configs/workloads/kbuild.conf"), why[SIM_WHY] = "", path[256],
+	     *less;
 	struct sim_workload w;
 	unsigned line;
 

@@ -34,6 +34,13 @@ static void put_line(const char *line, const char *name, FILE *f)
 	fputs(line, f);
 }
 
+static int exists(const char *path, const char *name)
+{
+	return cli_error("%s is there already, and nothing is written over; right is a directory "
+			 "without it: pcptune policy new %s DIR",
+			 path, name);
+}
+
 /* -1, or the exit status of a failure that was reported. */
 static int write_file(const char *path, const char *const *lines, const char *name)
 {
@@ -41,13 +48,14 @@ static int write_file(const char *path, const char *const *lines, const char *na
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
 
 	if (!f)
-		return cli_error("%s: %s", path, strerror(errno));
+		return errno == EEXIST ? exists(path, name)
+				       : cli_error("can not write %s: %s", path, strerror(errno));
 	for (; *lines; lines++)
 		put_line(*lines, name, f);
 	bad = ferror(f);
 	if (fclose(f) || bad) {
 		unlink(path); /* half a file would stand in the way of the next try */
-		return cli_error("%s: %s", path, strerror(errno));
+		return cli_error("can not write %s: %s", path, strerror(errno));
 	}
 	return -1;
 }
@@ -62,6 +70,7 @@ static bool path_of(char *buf, size_t n, const char *dir, const char *file, cons
 int cli_policy_new(const char *name, const char *dir)
 {
 	char source[4096], makefile[4096];
+	struct stat is;
 	int r;
 
 	if (!policy_name_ok(name))
@@ -70,11 +79,16 @@ int cli_policy_new(const char *name, const char *dir)
 				       name);
 	if (!path_of(source, sizeof(source), dir, name, ".c") ||
 	    !path_of(makefile, sizeof(makefile), dir, "Makefile", ""))
-		return cli_error("%s: %s", dir, strerror(ENAMETOOLONG));
+		return cli_error("directory %s: its name is too long, %zu bytes are right at most",
+				 dir, sizeof(source) - POLICY_NAME_MAX - 4);
 	if (mkdir(dir, 0755) && errno != EEXIST)
-		return cli_error("%s: %s", dir, strerror(errno));
+		return cli_error("can not make directory %s: %s", dir, strerror(errno));
+	if (stat(dir, &is) || !S_ISDIR(is.st_mode))
+		return cli_error("%s is no directory; right is one to make, or one that is there: "
+				 "pcptune policy new %s DIR",
+				 dir, name);
 	if (!access(makefile, F_OK))
-		return cli_error("%s: %s", makefile, strerror(EEXIST));
+		return exists(makefile, name);
 	r = write_file(source, skeleton_source, name);
 	if (r >= 0)
 		return r;

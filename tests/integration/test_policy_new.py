@@ -149,7 +149,8 @@ def nothing_that_exists_is_written_over():
         with open(os.path.join(sub, there), "w") as f:
             f.write("mine")
         r = run([PCPTUNE, "policy", "new", name, sub])
-        assert r.returncode == 1 and there in r.stderr and "exists" in r.stderr, r
+        assert r.returncode == 1 and there in r.stderr and "is there already" in r.stderr, r
+        assert f"pcptune policy new {name} DIR" in r.stderr and len(r.stderr.splitlines()) == 1, r
         assert os.listdir(sub) == [there]
         with open(os.path.join(sub, there)) as f:
             assert f.read() == "mine"

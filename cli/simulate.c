@@ -59,7 +59,7 @@ const struct cli_option options_simulate[] = {
 
 const char *const simulate_names[SIMULATE_VALUES] = {
 	"build_time",	   "lock_contend",    "free_high", "alloc_zone",
-	"pages_held_mean", "pages_held_peak", "decisions"};
+	"pages_held_mean", "pages_held_peak", "decisions", "cold_pages"};
 
 /* ---- running ---- */
 
@@ -128,6 +128,8 @@ static double value_of(const struct sim_result *r, const struct sim_result *base
 		return r->held_mean;
 	case SIMULATE_HELD_PEAK:
 		return (double)r->held_peak;
+	case SIMULATE_COLD:
+		return r->alloc_pages ? 100.0 * (double)r->cold_pages / (double)r->alloc_pages : 0;
 	default:
 		return (double)r->decisions;
 	}
@@ -154,9 +156,10 @@ struct simulate_value simulate_value(const struct simulate_job *j, const struct 
 
 static int print_table(const struct simulate_job *j)
 {
-	static const char *const titles[] = {
-		"row",	      "build time", "lock contend%", "free_high",  "alloc_zone",
-		"pages held", "held peak",  "decisions",     "+- contend", "+- alloc"};
+	static const char *const titles[] = {"row",	   "build time", "lock contend%",
+					     "free_high",  "alloc_zone", "pages held",
+					     "held peak",  "decisions",	 "cold%",
+					     "+- contend", "+- alloc"};
 	struct text_table *t = text_table_new();
 
 	if (!t)
@@ -167,9 +170,10 @@ static int print_table(const struct simulate_job *j)
 		text_table_cell(t, "%s", j->rows[i].name);
 		for (int k = 0; k < SIMULATE_VALUES; k++)
 			text_table_cell(t,
-					k >= SIMULATE_HELD_MEAN ? "%.0f"
-					: k == SIM_LOCK_CONTEND ? "%.2f"
-								: "%.1f",
+					k == SIMULATE_COLD	  ? "%.1f"
+					: k >= SIMULATE_HELD_MEAN ? "%.0f"
+					: k == SIM_LOCK_CONTEND	  ? "%.2f"
+								  : "%.1f",
 					simulate_value(j, &j->rows[i], k).mean);
 		text_table_cell(t, "%.2f", simulate_value(j, &j->rows[i], SIM_LOCK_CONTEND).spread);
 		text_table_cell(t, "%.1f", simulate_value(j, &j->rows[i], SIM_ALLOC_ZONE).spread);

@@ -49,7 +49,7 @@ struct stream {
 /* Since the beginning; pages, times or ns. */
 struct sim_counters {
 	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, alloc_direct, free_direct;
-	uint64_t refills, drains, free_high, trim_pages;
+	uint64_t refills, drains, free_high, trim_pages, cold_pages;
 	uint64_t taken[SIM_PATHS], contended[SIM_PATHS], wait_ns[SIM_PATHS], hold_ns[SIM_PATHS];
 	uint64_t work_ns, idle_ns, exits;
 };
@@ -61,9 +61,10 @@ struct cpu {
 	uint32_t node;
 	struct process p;
 	struct stream stream;
-	uint64_t compute;    /* to do before the legs */
-	uint64_t next;	     /* event of the process */
-	uint64_t rest_until; /* it has nothing to do */
+	uint32_t warm[N_LISTS]; /* pages at the head of each list that caches still have */
+	uint64_t compute;	/* to do before the legs */
+	uint64_t next;		/* event of the process */
+	uint64_t rest_until;	/* it has nothing to do */
 	uint64_t next_tick;
 	uint64_t busy;		/* until then it waits for a lock or holds it: no interrupt */
 	uint64_t burst[BURSTS]; /* times of slab bursts, in order */

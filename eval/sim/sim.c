@@ -102,13 +102,40 @@ static uint64_t lru(struct sim *s, struct cpu *c, uint32_t pages, uint64_t t)
 
 /* ---- legs ---- */
 
+/*
+ * Of pages that go round between two CPUs. What was freed last is handed out first and still in the
+ * caches, as far as they reach; so is what comes from the zone, which gives what came to it last.
+ * Returns what k blocks cost more, since some of their pages lay below that.
+ */
+static uint64_t warm_taken(const struct sim *s, struct cpu *c, uint32_t list, uint32_t k)
+{
+	uint32_t pages = k << c->lists.order[list], warm = pcptune_min_u32(pages, c->warm[list]);
+
+	c->warm[list] -= warm;
+	c->n.cold_pages += pages - warm;
+	return (uint64_t)(pages - warm) * (uint64_t)s->w->cold_page_ns;
+}
+
+static void warm_given(const struct sim *s, struct cpu *c, uint32_t list, uint32_t k)
+{
+	uint32_t order = c->lists.order[list];
+	uint32_t most =
+		pcptune_min_u32((uint32_t)s->w->data_cache_pages, c->lists.count[list] << order);
+
+	c->warm[list] = pcptune_min_u32(c->warm[list] + (k << order), most);
+}
+
 static uint32_t take(struct sim *s, struct cpu *c, const struct leg *l, uint32_t most, uint64_t *t)
 {
 	uint32_t k;
 
-	if (!c->lists.count[l->list])
+	if (!c->lists.count[l->list]) {
 		*t = refill(s, c, l->list, *t);
+		c->warm[l->list] = c->lists.count[l->list] << c->lists.order[l->list];
+	}
 	k = sim_lists_take(&c->lists, l->list, most);
+	if (s->w->window)
+		*t += warm_taken(s, c, l->list, k);
 	s->held -= (uint64_t)k << c->lists.order[l->list];
 	c->n.alloc_pages += (uint64_t)k << c->lists.order[l->list];
 	return k;
@@ -125,6 +152,7 @@ static uint32_t give(struct sim *s, struct cpu *c, const struct leg *l, uint32_t
 		*t = sim_drained(s, c, sim_lists_put(&c->lists, l->list), *t, SIM_FREE);
 	}
 	c->n.free_pages += (uint64_t)k << c->lists.order[l->list];
+	warm_given(s, c, l->list, k);
 	return k;
 }
 
@@ -302,6 +330,7 @@ static void add_counters(const struct sim *s, struct sim_result *r, uint64_t t, 
 		r->drains += sign * n->drains;
 		r->free_high += sign * n->free_high;
 		r->exits += sign * n->exits;
+		r->cold_pages += sign * n->cold_pages;
 	}
 }
 

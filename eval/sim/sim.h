@@ -61,6 +61,7 @@ struct sim_workload {
 		stream_order3;	     /* blocks of a message */
 	int64_t send_ns, receive_ns; /* compute a message, mean */
 	int64_t block_ns;	     /* to allocate or free a block */
+	int64_t cold_page_ns;	     /* more for a page that is in no cache any more */
 	int64_t window;		     /* messages on their way; 0: no streams */
 	int64_t swap_ns;	     /* mean time between changes of roles, 0: none */
 	/* run */
@@ -74,7 +75,8 @@ struct sim_result {
 	uint64_t wait_ns; /* for zone locks */
 	uint64_t cpu_ns;  /* without the time in which CPUs had nothing to do */
 	uint64_t alloc_pages, alloc_zone, free_zone, refills, drains, free_high, exits;
-	double held_mean; /* pages on lists, all CPUs, every 100 ms */
+	uint64_t cold_pages; /* of streams: allocated when they were in no cache any more */
+	double held_mean;    /* pages on lists, all CPUs, every 100 ms */
 	uint64_t held_peak;
 	/* of the whole time, with a policy: changes that were applied, answers that broke the
 	 * contract; pages that its changes drained are in free_zone */

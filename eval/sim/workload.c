@@ -76,6 +76,7 @@ static const struct key keys[] = {
 	INT("stream", send_ns, 0, 1000000000),
 	INT("stream", receive_ns, 0, 1000000000),
 	INT("stream", block_ns, 1, 1000000),
+	INT("stream", cold_page_ns, 0, 1000000),
 	INT("stream", window, 1, 1000000),
 	INT("stream", swap_ns, 0, 1000000000000),
 	INT("run", warm_ns, 0, 1000000000000),

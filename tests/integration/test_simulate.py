@@ -57,7 +57,7 @@ def the_json_has_every_key():
     assert j["cpus"] == 4 and j["seeds"] == 2 and [x["row"] for x in j["rows"]] == ["base", "p7"]
     for x in j["rows"]:
         assert set(x) == {"row", "build_time", "lock_contend", "free_high", "alloc_zone",
-                          "pages_held_mean", "pages_held_peak", "decisions"}, x
+                          "pages_held_mean", "pages_held_peak", "decisions", "cold_pages"}, x
         assert all(set(v) == {"mean", "spread"} and v["spread"] >= 0
                    for k, v in x.items() if k != "row")
     base = j["rows"][0]

@@ -413,7 +413,7 @@ static const char stream_text[] =
 	"hold_drain_ns = 35; tick_ns = 1000000000L; lru_locks = 0; "
 	"lru_page_ns = 0; };\n"
 	"stream = { order0 = 1; order1 = 0; order2 = 3; order3 = 1;\n"
-	"send_ns = 1000; receive_ns = 5000; block_ns = 100;\n"
+	"send_ns = 1000; receive_ns = 5000; block_ns = 100; cold_page_ns = 0;\n"
 	"window = 8; swap_ns = 20000000; };\n"
 	"run = { warm_ns = 0; run_ns = 300000000; };\n";
 
@@ -439,6 +439,32 @@ static void streams(void **state)
 	assert_true(r.cpu_ns < 2 * 300000000ull * 3 / 4 && r.cpu_ns > 300000000ull);
 	odd = run(&w, 3, PCPTUNE_RULES_G4, 1);
 	assert_true(odd.exits > 30000 && odd.exits < 56000); /* one has no partner */
+}
+
+/*
+ * Roles change. With p7 a sender that was a receiver takes what lies on its lists, below what the
+ * caches reach; with g4 receivers drain at once, and what comes from the zone is what went there last.
+ * Cold pages take time.
+ */
+static void cold_pages(void **state)
+{
+	struct sim_workload w;
+	char why[SIM_WHY] = "", path[256];
+	struct sim_result p7, g4, slow, larger;
+
+	(void)state;
+	if (read_text(stream_text, &w, why, path))
+		fail_msg("%s", why);
+	p7 = run(&w, 2, PCPTUNE_RULES_P7V3, 1);
+	g4 = run(&w, 2, PCPTUNE_RULES_G4, 1);
+	assert_true(p7.cold_pages * 20 > p7.alloc_pages && p7.cold_pages < p7.alloc_pages);
+	assert_true(g4.cold_pages * 100 < g4.alloc_pages);
+	w.cold_page_ns = 2000;
+	slow = run(&w, 2, PCPTUNE_RULES_P7V3, 1);
+	assert_true(slow.exits < p7.exits * 95 / 100);
+	w.data_cache_pages = 100000;
+	larger = run(&w, 2, PCPTUNE_RULES_P7V3, 1);
+	assert_int_equal(larger.cold_pages, 0);
 }
 
 /* With one LRU lock for all CPUs more is waited than with one for each, or with none. */
@@ -525,6 +551,7 @@ int main(void)
 		cmocka_unit_test(wrong_files),
 		cmocka_unit_test(missing_keys),
 		cmocka_unit_test(streams),
+		cmocka_unit_test(cold_pages),
 		cmocka_unit_test(lru_locks),
 		cmocka_unit_test(streams_or_processes),
 	};

@@ -5,13 +5,13 @@ Clients that ask at the same time come in another order each time, and with it c
 wait at once; and what is larger than a socket takes comes in other parts each time. So two runs are
 not the same work. Here one connection asks after the other, and the next waits for the answer. The
 server is used as a cache: keys come in bursts, are read and replaced, and go in bursts. Values have 1
-to 30 KiB, as many of each octave.
+to 30 KiB. Bursts and values have as many of each octave, so that no few of them decide.
 """
 import random
 import socket
 
 CONNECTIONS = 16
-BURST = 1500         # keys, at most
+BURST = 1500  # keys, at most
 LARGEST = 30 << 10  # bytes of a value
 VALUE = b"x" * LARGEST
 
@@ -25,11 +25,14 @@ def commands(n, seed=1):
     dice = random.Random(seed)
     keys, made = [], 0
 
+    def between(least, most):
+        return int(least * (most / least) ** dice.random())
+
     def size():
-        return int(1024 * (LARGEST / 1024) ** dice.random())
+        return between(1024, LARGEST)
 
     while n > 0:
-        burst = min(n, dice.randint(20, BURST))
+        burst = min(n, between(20, BURST))
         n -= burst
         kind = dice.choice(("more", "less", "read", "replace")) if keys else "more"
         if kind == "less":

@@ -5,6 +5,7 @@ from harness import *
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import eval_report  # noqa: E402
+import eval_requests  # noqa: E402
 
 
 def eval_run(program, **env):
@@ -53,6 +54,22 @@ def a_report_says_what_was_met_and_what_was_not():
     assert "not met, 1 of 6 rows above)" in text and "| far | log | 6.00 | 5 | **no** | 30.00" in text, text
     with open(os.path.join(d, "eval-table.json")) as f:
         assert json.load(f) == report
+
+
+@test
+def requests_are_the_same_each_time_and_leave_nothing():
+    asked = [c.split(b"\r\n") for c in eval_requests.commands(5000)]
+    assert asked == [c.split(b"\r\n") for c in eval_requests.commands(5000)]
+    keys = set()
+    for c in asked:
+        verb, key = c[2], c[4]
+        assert verb == b"SET" or key in keys, (verb, key)
+        if verb == b"SET":
+            assert 1024 <= len(c[6]) == int(c[5][1:]) <= eval_requests.LARGEST, c[:6]
+            keys.add(key)
+        elif verb == b"DEL":
+            keys.remove(key)
+    assert not keys and {c[2] for c in asked} == {b"SET", b"GET", b"DEL"}, keys
 
 
 @test

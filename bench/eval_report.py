@@ -56,7 +56,13 @@ def build(tables, where, settings):
     for t in tables:
         t["summary"] = summary(t["rows"])
     return {"machine": where, "settings": settings,
-            "summary": summary([r for t in tables for r in t["rows"]]), "programs": tables}
+            "summary": summary([r for t in tables if t["same"] for r in t["rows"]]),
+            "programs": tables}
+
+
+def others(report):
+    """Programs that are shown, and not held against the goals."""
+    return [t["program"] for t in report["programs"] if not t["same"]]
 
 
 # ---- showing ----
@@ -73,12 +79,13 @@ def verdict(report):
         f"{'met' if s['worst_met'] else 'not met'}, {s['over_worst']} of {s['rows']} rows above"
         + (f"; {s['not_counted']} more differ from run to run by more than that" if s["not_counted"]
            else "") + ")"
-        for way, s in report["summary"].items()) + "."
+        for way, s in report["summary"].items()) + "".join(
+        f"; without {name}, whose runs have not the same to do" for name in others(report)) + "."
 
 
 HEAD = """# One run, other limits
 
-Made by `make bench-eval` (`bench/eval_run`); [eval-table.json](eval-table.json) has every run. Each program ran once under policy `static` with `high` = {base} and was recorded once; from the log of the one and the trace of the other `pcptune eval` told what the zone gives to the lists with eight other values of `high`. Then it ran with each of them, {runs} times, in turns. `batch` {batch} and generation `{rules}` (batches that grow, lists of several orders) in all of them, in force from the first page on. Figures are pages from the zone to the lists in a run, whose work is the same each time; what passes the lists by is the same at any `high`, and left out.
+Made by `make bench-eval` (`bench/eval_run`); [eval-table.json](eval-table.json) has every run. Each program ran once under policy `static` with `high` = {base} and was recorded once; from the log of the one and the trace of the other `pcptune eval` told what the zone gives to the lists with eight other values of `high`. Then it ran with each of them, {runs} times, in turns. `batch` {batch} and generation `{rules}` (batches that grow, lists of several orders) in all of them, in force from the first page on. Figures are pages from the zone to the lists in a run, whose work is the same each time (where it is not, that is said); what passes the lists by is the same at any `high`, and left out.
 
 Spread: the largest less the smallest of the runs, of their median; an error that is not above it can not be told from chance (*in italics*). Where runs with the same limits differ by more than the goal for the worst error, nobody could tell them; such rows are shown and do not count (`-` behind the error). Nor does the row of {base}, which is the run itself.
 
@@ -106,7 +113,8 @@ def more_at_a_larger_high(rows):
 
 
 def program_text(t):
-    lines = [f"## {t['program']}\n\n{t['what'][0].upper()}{t['what'][1:]}. Trace: "
+    lines = [f"## {t['program']}\n\n{t['what'][0].upper()}{t['what'][1:]}. "
+             + ("" if t["same"] else "Shown, and not held against the goals. ") + "Trace: "
              f"{t['trace']['rows']:,} rows, {t['trace']['bytes'] / 2**20:.2f} MiB"
              + (f", {t['trace']['merged']:,} events merged" if t["trace"]["merged"] else "") + ".\n",
              "| high | measured | spread % | from the log | error % | from the trace | error % |",
@@ -122,7 +130,7 @@ def summary_text(report):
     lines = ["| program | told from | median error % | goal | met | worst % | goal | met | within the "
              "spread | not counted |", "|---|---|---|---|---|---|---|---|---|---|"]
     for name, told in [(t["program"], t["summary"]) for t in report["programs"]] + \
-            [("**all**", report["summary"])]:
+            [(" but ".join(["**all**", *others(report)]), report["summary"])]:
         for way, s in told.items():
             goals = f"| {name} | {way} | - | {s['median_goal_pct']} | - | - | {s['worst_goal_pct']} | - |"
             if s["rows"]:

@@ -36,9 +36,9 @@ def a_report_says_what_was_met_and_what_was_not():
         return [eval_report.row(378 << i, [{"alloc_zone": 1100, "alloc_direct": 100, "refills": 50}],
                                 {"log": 1000 + 10 * e, "trace": 1000 + 5 * e}, False)
                 for i, e in enumerate(errors)]
-    near = {"program": "near", "what": "told well", "rows": rows([1, -2, 3]),
+    near = {"program": "near", "what": "told well", "same": True, "rows": rows([1, -2, 3]),
             "trace": {"rows": 5, "bytes": 100, "merged": 0}}
-    far = {"program": "far", "what": "told badly", "rows": rows([4, 30, -6]),
+    far = {"program": "far", "what": "told badly", "same": True, "rows": rows([4, 30, -6]),
            "trace": {"rows": 5, "bytes": 100, "merged": 7}}
     settings = {"base": 2000, "batch": 63, "rules": "gx", "runs": 1, "scale": 1}
     report = eval_report.build([near, far], eval_report.machine(B, (0, 0, 0), time.time()), settings)
@@ -54,6 +54,12 @@ def a_report_says_what_was_met_and_what_was_not():
     assert "not met, 1 of 6 rows above)" in text and "| far | log | 6.00 | 5 | **no** | 30.00" in text, text
     with open(os.path.join(d, "eval-table.json")) as f:
         assert json.load(f) == report
+    far["same"] = False
+    report = eval_report.build([near, far], report["machine"], settings)
+    assert report["summary"]["log"]["worst_pct"] == 3 and report["summary"]["log"]["rows"] == 3, report
+    assert "without far, whose runs" in eval_report.verdict(report), report
+    assert "| **all** but far | log | 2.00" in eval_report.summary_text(report), report
+    assert "not held against" in eval_report.program_text(far), report
 
 
 @test

@@ -161,7 +161,7 @@ $(B)/bin/pcptune: $(call obj,$(CLI_SRC)) $(INTERNAL)
 $(B)/bench/libstack.so: $(B)/obj/bench/shared/stack.o
 	@mkdir -p $(@D)
 	$(call say,LD)
-	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-z,nodelete $^ -o $@
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,-z,nodelete $^ -o $@
 # the same with the functions near by
 $(B)/bench/lists-archive: $(B)/obj/bench/lists.o $(B)/lib/libpcpalloc.a $(B)/bench/libstack.so
 	@mkdir -p $(@D)

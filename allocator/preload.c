@@ -72,8 +72,13 @@ static inline void *alloc_next(size_t size)
 
 static __attribute__((noinline)) void *alloc_ours(size_t size)
 {
-	void *p = preload_zone_alloc(size, 0);
+	void *p;
 
+	if (preload_fast_wants(size) &&
+	    preload_zone_passed((unsigned)(preload_rank(size) - PRELOAD_RANK), NULL) &&
+	    preload_fast_alloc(size, &p))
+		return p;
+	p = preload_zone_alloc(size, 0);
 	return p ? p : alloc_next(size);
 }
 

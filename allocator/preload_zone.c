@@ -321,11 +321,19 @@ static void make_all_lengths(void)
 		lengths_of(&pcpa_heap.zones[i]);
 }
 
+/* The order of the block that begins at a page and is of no row; above PCPTUNE_COSTLY_ORDER: none. */
+static uint32_t order_at(const struct pcpa_zone *z, uint32_t pfn)
+{
+	/* any other tag turns into an order above all */
+	uint32_t order = (uint32_t)pcpa_tag_get(z, pfn) - pcpa_tag(PCPA_IN_USE, 0);
+
+	return pcpa_get(&z->pages[pfn].kind) == PCPA_ROW ? UINT32_MAX : order;
+}
+
 /* Pages of the block that begins at p; 0: none does. */
 static size_t pages_at(const void *p)
 {
 	const struct pcpa_zone *z = pcpa_heap_zone_of(p);
-	const struct pcpa_page *page;
 	const uint16_t *t;
 	uint32_t pfn, order;
 
@@ -335,12 +343,8 @@ static size_t pages_at(const void *p)
 	t = __atomic_load_n(&lengths[z->id], __ATOMIC_ACQUIRE);
 	if (t && pcpa_get(&t[pfn]))
 		return pcpa_get(&t[pfn]);
-	page = &z->pages[pfn];
-	/* any other tag turns into an order above all */
-	order = (uint32_t)pcpa_tag_get(z, pfn) - pcpa_tag(PCPA_IN_USE, 0);
-	return order > PCPTUNE_COSTLY_ORDER || pcpa_get(&page->kind) == PCPA_ROW
-		       ? 0
-		       : (size_t)1 << order;
+	order = order_at(z, pfn);
+	return order > PCPTUNE_COSTLY_ORDER ? 0 : (size_t)1 << order;
 }
 
 size_t preload_zone_size(const void *p)
@@ -473,7 +477,36 @@ void *preload_zone_alloc_growing(size_t size)
 	return may_serve(size) ? alloc(size, pages, 0) : NULL;
 }
 
-void preload_zone_free(void *p, const void *caller)
+bool preload_zone_passed(unsigned order, const struct pcpa_zone *given)
+{
+	int e = errno;
+	bool passed;
+
+	if (inside)
+		return false;
+	inside = true;
+	/* the agent is a matter of the long way */
+	passed = pcpa_sections_passed(order, given) && !pcpa_get(&pcpa_agent_bell);
+	inside = false;
+	errno = e;
+	return passed;
+}
+
+/* A block of a list that had no room: most that come here. */
+static bool push_again(void *p)
+{
+	const struct pcpa_zone *z = pcpa_heap_zone_of(p);
+	uint32_t guess = preload_mine.guess, order;
+
+	if (guess == PRELOAD_NO_SECTIONS || (uintptr_t)p % PAGE)
+		return false;
+	order = order_at(z, pcpa_page_number(z, p));
+	return order <= PCPTUNE_COSTLY_ORDER &&
+	       (guess == PRELOAD_NO_GUESS || guess == PRELOAD_GUESS + order) &&
+	       preload_zone_passed(order, z) && preload_fast_free(p);
+}
+
+static __attribute__((noinline)) void free_hard(void *p, const void *caller)
 {
 	size_t pages = take_out(p);
 	bool was = inside;
@@ -489,6 +522,12 @@ void preload_zone_free(void *p, const void *caller)
 		pcpa_report("address is no block of malloc, or was freed before", p, 0, caller);
 	inside = was;
 	errno = e;
+}
+
+void preload_zone_free(void *p, const void *caller)
+{
+	if (!push_again(p))
+		free_hard(p, caller);
 }
 
 /*

@@ -96,6 +96,13 @@ def signals_interrupt_calls():
 
 
 @test
+def lists_that_are_full_or_empty_all_the_time():
+    for case in ("plain", "threads", "fork", "moments", "misuse", "signals"):
+        for high in ("4", "40"):
+            api(case, PCPALLOC_HIGH=high, PCPALLOC_BATCH="3")
+
+
+@test
 def without_address_space_the_next_malloc_serves():
     api("limited")
 

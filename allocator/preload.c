@@ -72,21 +72,27 @@ static inline void *alloc_next(size_t size)
 
 static __attribute__((noinline)) void *alloc_ours(size_t size)
 {
+	void *p = preload_zone_alloc(size, 0);
+
+	return p ? p : alloc_next(size);
+}
+
+/* The fast path did not serve: mostly its list was empty. */
+static __attribute__((noinline)) void *alloc_listed(size_t size)
+{
 	void *p;
 
-	if (preload_fast_wants(size) &&
-	    preload_zone_passed((unsigned)(preload_rank(size) - PRELOAD_RANK), NULL) &&
+	if (preload_zone_passed((unsigned)(preload_rank(size) - PRELOAD_RANK), NULL) &&
 	    preload_fast_alloc(size, &p))
 		return p;
-	p = preload_zone_alloc(size, 0);
-	return p ? p : alloc_next(size);
+	return alloc_ours(size);
 }
 
 static void *alloc_plain(size_t size)
 {
 	if (__builtin_expect(size < pcpa_get(&preload_lo), 1) || !preload_wants(size))
 		return alloc_next(size);
-	return alloc_ours(size);
+	return preload_fast_wants(size) ? alloc_listed(size) : alloc_ours(size);
 }
 
 static void *alloc_zeroed(size_t count, size_t each)
@@ -121,11 +127,6 @@ static void *alloc_aligned(size_t align, size_t size)
 	return preload_zone_alloc(size, align);
 }
 
-static __attribute__((noinline)) void free_ours(void *p, const void *caller)
-{
-	preload_zone_free(p, caller);
-}
-
 static __attribute__((noinline, cold)) void free_rare(void *p)
 {
 	const struct preload_next *n = preload_next();
@@ -147,7 +148,7 @@ static inline void free_next(void *p)
 static __attribute__((noinline)) void free_block(void *p, const void *caller)
 {
 	if (preload_zone_owns(p))
-		free_ours(p, caller);
+		preload_zone_free(p, caller);
 	else if (p && !preload_arena_owns(p))
 		free_next(p);
 }

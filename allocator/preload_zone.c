@@ -492,20 +492,6 @@ bool preload_zone_passed(unsigned order, const struct pcpa_zone *given)
 	return passed;
 }
 
-/* A block of a list that had no room: most that come here. */
-static bool push_again(void *p)
-{
-	const struct pcpa_zone *z = pcpa_heap_zone_of(p);
-	uint32_t guess = preload_mine.guess, order;
-
-	if (guess == PRELOAD_NO_SECTIONS || (uintptr_t)p % PAGE)
-		return false;
-	order = order_at(z, pcpa_page_number(z, p));
-	return order <= PCPTUNE_COSTLY_ORDER &&
-	       (guess == PRELOAD_NO_GUESS || guess == PRELOAD_GUESS + order) &&
-	       preload_zone_passed(order, z) && preload_fast_free(p);
-}
-
 static __attribute__((noinline)) void free_hard(void *p, const void *caller)
 {
 	size_t pages = take_out(p);
@@ -524,9 +510,33 @@ static __attribute__((noinline)) void free_hard(void *p, const void *caller)
 	errno = e;
 }
 
+/* A block of a list, which perhaps had no room. */
+static __attribute__((noinline)) void free_listed(void *p, unsigned order, const void *caller)
+{
+	if (!preload_zone_passed(order, pcpa_heap_zone_of(p)) || !preload_fast_free(p))
+		free_hard(p, caller);
+}
+
+/* Is this a block of a list of the order that is expected, if one is? */
+static inline bool is_listed(const struct pcpa_zone *z, const void *p, uint32_t *ret_order)
+{
+	uint32_t guess = preload_mine.guess;
+
+	if (!z || (uintptr_t)p % PAGE)
+		return false;
+	*ret_order = order_at(z, pcpa_page_number(z, p));
+	return *ret_order <= PCPTUNE_COSTLY_ORDER &&
+	       (guess == PRELOAD_NO_GUESS || guess == PRELOAD_GUESS + *ret_order);
+}
+
+/* What saves registers is apart, for the sake of rows. */
 void preload_zone_free(void *p, const void *caller)
 {
-	if (!push_again(p))
+	uint32_t order;
+
+	if (is_listed(pcpa_heap_zone_of(p), p, &order))
+		free_listed(p, order, caller);
+	else
 		free_hard(p, caller);
 }
 

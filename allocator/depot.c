@@ -13,8 +13,9 @@
 #include "allocator/depot.h"
 #include "allocator/rows.h"
 
-#define SPILL_PAGES 64u
-#define FLUSH_PAGES 1024u /* in one hold of the zone lock */
+#define SPILL_PAGES  64u
+#define BRIEF_BLOCKS 256u  /* a hold that takes in more is timed */
+#define FLUSH_PAGES  1024u /* in one hold of the zone lock */
 
 struct stack {
 	uint32_t bottom, n;
@@ -422,7 +423,7 @@ static uint64_t store(struct pcpa_zone *z, struct stack *s, unsigned order, uint
 {
 	uint32_t bad = z->n_bad;
 
-	if (n > PCPA_FRONT_PAGES)
+	if (n > BRIEF_BLOCKS)
 		pcpa_zone_is_long(z);
 	for (uint32_t i = 0, m; i < n; i += m) {
 		if (s->n == s->limit)

@@ -6,16 +6,20 @@
  * them off again costs some thirty nanoseconds a page; to keep their addresses in an array costs
  * less than one. So the zone keeps, in front of the buddy system, stacks of blocks: for each CPU
  * and order a small one (a front), so that blocks come back to the CPU whose caches know them, and
- * their descriptors do not wander; and for each order a larger one that all share, in which the
- * pages of a program that allocates on one CPU and frees on another change sides. What is in the
- * depot is free in the zone in every respect but one: it does not merge. (Longer blocks, of which
- * there are few, are kept beside it: rows.h. What is said here of a front includes those of its
- * CPU.)
+ * for each order a larger one that all share, in which the pages of a program that allocates on one
+ * CPU and frees on another change sides. What is in the depot is free in the zone in every respect
+ * but one: it does not merge. (Longer blocks, of which there are few, are kept beside it: rows.h.
+ * What is said here of a front includes those of its CPU.)
  *
- * Bounds. A front holds up to PCPA_FRONT_PAGES of an order (four batches), a shared stack up to
- * PCPA_SHARED_PAGES (two of the largest moves of the default settings), and both together less
- * than an eighth of a small zone. A front that is full spills its oldest blocks to the shared
- * stack, and that to the buddy system. Nothing enters while the zone is below its watermarks.
+ * How large a front is. What goes through the shared stack comes back in other company, and in the
+ * end each CPU has every other page. Descriptors of neighbours share a line, so that each refill and
+ * each drain waits for lines that another CPU has just written: with two CPUs that doubles, and
+ * worse, what a page costs. So a front has room for all that a usual burst has beyond the lists.
+ *
+ * Bounds. A front holds up to PCPA_FRONT_PAGES of an order, a shared stack up to PCPA_SHARED_PAGES
+ * (two of the largest moves of the default settings), and both together less than an eighth of a
+ * small zone. A front that is full spills its oldest blocks to the shared stack, and that to the buddy
+ * system. Nothing enters while the zone is below its watermarks.
  *
  * What is not used leaves: once a second the agent gives to the buddy system as many blocks of each
  * stack as lay there untouched since its last look. Before the zone says that it has nothing, and
@@ -30,7 +34,7 @@
 #include "allocator/zone.h"
 
 #define PCPA_DEPOT_ORDERS 4u /* PCPTUNE_COSTLY_ORDER and below */
-#define PCPA_FRONT_PAGES  256u
+#define PCPA_FRONT_PAGES  1024u
 #define PCPA_SHARED_PAGES 4096u
 #define PCPA_NO_FRONT	  UINT32_MAX /* for a caller who does not hold the lists of the slot */
 

@@ -21,6 +21,9 @@
 #define SLOTS 3u
 #define RING  4096u
 #define MOVE  1000u
+#define CPUS  2u
+#define FRONT (PAGES / 64 / CPUS) /* pages of a front here: less than PCPA_FRONT_PAGES */
+_Static_assert(FRONT < PCPA_FRONT_PAGES && FRONT < MOVE, "bounded by the zone");
 
 static struct pcpa_zone zone;
 static struct pcptune_cpu_block of_counters;
@@ -52,7 +55,7 @@ static int set_up(void **state)
 {
 	int error = set_up_bare(state);
 
-	pcpa_depot_make(&zone, SLOTS, 2);
+	pcpa_depot_make(&zone, SLOTS, CPUS);
 	return error || !zone.depot;
 }
 
@@ -66,7 +69,7 @@ static int set_up_small(void **state)
 	munmap(zone.pages, zone.n_pages * sizeof(*zone.pages));
 	memset(&zone, 0, sizeof(zone));
 	error = pcpa_zone_reserve(&zone, 0, PCPA_BLOCK, -1);
-	pcpa_depot_make(&zone, SLOTS, 2);
+	pcpa_depot_make(&zone, SLOTS, CPUS);
 	return error;
 }
 
@@ -251,9 +254,34 @@ static void blocks_change_sides(void **state)
 	take(0, 0, MOVE);
 	give(0, 0, MOVE, true);
 	assert_int_equal(stored(), MOVE);
-	assert_int_equal(take(1, 0, MOVE - PCPA_FRONT_PAGES), MOVE - PCPA_FRONT_PAGES);
-	assert_int_equal(stored(), PCPA_FRONT_PAGES);
+	assert_int_equal(take(1, 0, MOVE - FRONT), MOVE - FRONT);
+	assert_int_equal(stored(), FRONT);
 	assert_int_equal(zone.mask[PCPA_BACKED], 0);
+}
+
+/*
+ * The pages of two CPUs whose bursts go beyond their lists stay apart: descriptors of neighbours share
+ * a line, and would go from one cache to the other and back.
+ */
+static void bursts_do_not_mix(void **state)
+{
+	const uint32_t batch = 60, burst = FRONT / batch * batch;
+	uint8_t owner[PAGES] = {0};
+
+	(void)state;
+	for (unsigned round = 0; round < 50; round++) {
+		for (uint32_t slot = 0; slot < CPUS; slot++) {
+			while (n_out[0] < burst)
+				take(slot, 0, batch);
+			for (uint32_t i = 0; i < burst; i++)
+				owner[out[0][i]] |= (uint8_t)(1u << slot);
+			while (n_out[0])
+				give(slot, 0, batch, true);
+		}
+	}
+	for (uint32_t pfn = 0; pfn < PAGES; pfn++)
+		assert_int_not_equal(owner[pfn], 3);
+	check();
 }
 
 static void bounded(void **state)
@@ -263,8 +291,8 @@ static void bounded(void **state)
 		take(0, 0, MOVE);
 	for (int i = 0; i < 30; i++)
 		give(0, 0, MOVE, true);
-	assert_true(stored() <= PCPA_FRONT_PAGES + zone.n_pages / 64);
-	assert_true(stored() >= PCPA_FRONT_PAGES);
+	assert_true(stored() <= FRONT + zone.n_pages / 64);
+	assert_true(stored() >= FRONT);
 	check();
 }
 
@@ -405,6 +433,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(random_operations, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(newest_first, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(blocks_change_sides, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(bursts_do_not_mix, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(bounded, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(nothing_enters_below_the_watermarks, set_up,
 						tear_down),

@@ -127,7 +127,7 @@ struct pcpa_error {
 	const char *what;    /* static text, one line */
 	const void *address; /* the block in question, NULL: none */
 	unsigned order;
-	const void *caller;  /* return address of the call, NULL: noticed later */
+	const void *caller; /* return address of the call, NULL: noticed later */
 };
 
 /*
@@ -153,13 +153,13 @@ struct pcpa_stats {
 	uint64_t lock_wait_ns;	 /* zone lock, alloc and free path */
 	uint64_t pages_in_use;	 /* alloc_pages - free_pages + inherited */
 	uint64_t pages_on_lists;
-	uint64_t pages_in_zone;	 /* free in the zones */
+	uint64_t pages_in_zone; /* free in the zones */
 	uint64_t pages_managed;
 	uint64_t pages_returned; /* free in the zones, given back to the system */
 	uint32_t n_zones;
 	uint32_t n_cpus;
-	uint32_t mode; /* enum pcptune_mode of pcptune/segment.h */
-	uint32_t attached; /* 1: a daemon has our segment */
+	uint32_t mode;		   /* enum pcptune_mode of pcptune/segment.h */
+	uint32_t attached;	   /* 1: a daemon has our segment */
 	uint64_t pages_given_back; /* to the system so far, each time that a page was */
 };
 PCPA_API int pcpa_get_stats(struct pcpa_stats *stats); /* 0 or -errno */

@@ -373,7 +373,8 @@ int ctlclient_call(struct ctlclient *c, json_t *request, int timeout_ms, json_t 
 			    c->path);
 	line = json_text(request);
 	if (!line)
-		return fail(why, -EINVAL, "the request can not be written as JSON: it must be UTF-8");
+		return fail(why, -EINVAL,
+			    "the request can not be written as JSON: it must be UTF-8");
 	len = strlen(line);
 	if (len + 1 > MAX_REQUEST_BYTES) {
 		free(line);

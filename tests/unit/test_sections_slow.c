@@ -15,6 +15,7 @@
 
 #include "allocator/pcp_private.h"
 #include "allocator/rings.h"
+#include "tests/unit/sections.h"
 
 /* Nobody else's frees come in between, and the lists are those of one CPU. */
 static void stay_here(void)
@@ -29,16 +30,6 @@ static void stay_here(void)
 static struct pcptune_cpu_block *lists(void)
 {
 	return pcpa_cpu_block(0, pcpa_cpu_slot());
-}
-
-static void need_sections(void)
-{
-#ifdef PCPA_RSEQ
-	if (pcpa_rseq_why_not())
-		skip();
-#else
-	skip();
-#endif
 }
 
 static void *taken(unsigned order)

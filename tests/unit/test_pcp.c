@@ -315,12 +315,13 @@ static void lease_child(void)
 	b = cpu();
 	b->ctl.high = b->ctl.high_min = b->ctl.high_max = 700;
 	b->ctl.batch = b->ctl.scale_max = b->ctl.rules = PCPTUNE_KEEP;
-	pcpa_heap.header->lease_until_ns = pcpa_now_ns() + 50000000;
+	pcpa_heap.header->lease_until_ns = pcpa_now_ns() + 600000000000;
 	__atomic_store_n(&b->ctl.seq, 1, __ATOMIC_RELEASE);
 	for (int i = 0; i < 100; i++)
 		CHECK(pcpa_alloc(0));
 	CHECK(b->pcp.high == 700);
-	usleep(60000);
+	pcpa_heap.header->lease_until_ns = pcpa_now_ns() + 1000000;
+	usleep(2000);
 	for (int i = 0; i < 1000; i++)
 		CHECK(pcpa_alloc(0));
 	CHECK(b->pcp.high_max == 32768 && pcpa_heap.proc->lease_expired == 1);

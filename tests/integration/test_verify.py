@@ -167,7 +167,7 @@ def no_policies_at_all_is_said():
     r = run([PCPTUNE, "policies", "--policy-path", d])
     assert r.returncode == 1 and d in r.stderr, r
     r = run([PCPTUNE, "policies", "--policy-path", d, "--json"])
-    assert r.returncode == 0 and json.loads(r.stdout)["policies"] == [], r
+    assert r.returncode == 1 and json.loads(r.stdout)["policies"] == [] and d in r.stderr, r
 
 
 main()

@@ -26,12 +26,14 @@ static inline void source_path(char *path, size_t n, const char *name)
 static inline char *source_text(const char *name)
 {
 	char path[512], *text = NULL;
-	size_t n = 0;
+	long n = 0;
 	FILE *f;
 
 	source_path(path, sizeof(path), name);
 	f = fopen(path, "rb");
-	if (!f || getdelim(&text, &n, 0, f) <= 0)
+	if (f && !fseek(f, 0, SEEK_END) && (n = ftell(f)) > 0)
+		text = calloc(1, (size_t)n + 1);
+	if (!text || fseek(f, 0, SEEK_SET) || fread(text, (size_t)n, 1, f) != 1)
 		fail_msg("%s can not be read (run at the top of the source tree)", path);
 	fclose(f);
 	return text;

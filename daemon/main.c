@@ -328,6 +328,9 @@ int main(int argc, char **argv)
 	hold_reload(true);
 	standard_descriptors();
 	status = options_take(&r, argc, argv);
+	/* whoever waits for the end of a pipe of the starter's must not wait for ours */
+	if (status < 0 && !r.foreground && !r.check)
+		close_range(3, ~0u, 0);
 	if (status < 0 && !check_load(&r))
 		status = 1;
 	if (status < 0)

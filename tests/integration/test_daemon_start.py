@@ -92,9 +92,14 @@ def a_file_that_is_not_there_and_wrong_options_are_errors():
 @test
 def in_the_background_the_starter_returns_when_the_daemon_listens():
     d = Daemon(start=False)
-    r = run([PCPTUNED, "-c", d.config])
+    ours, its = os.pipe()
+    r = run([PCPTUNED, "-c", d.config], pass_fds=(its,))
+    os.close(its)
     assert r.returncode == 0 and os.path.exists(d.socket), r
     pid = d.ctl("version")["pid"]
+    os.set_blocking(ours, False)
+    assert os.read(ours, 1) == b"", "a pipe of the starter's is still open"
+    os.close(ours)
     defer(lambda: os.path.exists(f"/proc/{pid}") and os.kill(pid, signal.SIGKILL))
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     os.kill(pid, signal.SIGTERM)

@@ -10,8 +10,9 @@
  *     exactly one and everything else is right.
  *   - Targets and peers do not get the last descriptors: status, log and reload need some most when
  *     there are none.
- *   - Out of descriptors all the same: a reserve descriptor is given up for a moment, so that one peer can be
- *     told why it is refused; then the listener rests for half a second. It does not spin.
+ *   - Out of descriptors all the same: a reserve descriptor is given up for a moment, so that one
+ *     peer can be told why it is refused; then the listener rests for half a second. It does not
+ *     spin.
  *   - After the handshake a target has nothing to say. What it sends ends its attachment.
  *
  * End of file is the end of the target, however the process ended.

@@ -43,7 +43,7 @@ static const struct pcptune_param params[N_PARAMS] = {
 		    NULL},
 	[P_MARGIN] = {"margin_permille", PCPTUNE_PARAM_INT, 0, 0, 1000, 5, "permille",
 		      "what a new sharing must save of the traffic to take over", NULL},
-	[P_LOCK] = {"lock_ns", PCPTUNE_PARAM_INT, 0, 100, 10000000, 20000, "ns",
+	[P_LOCK] = {"lock_ns", PCPTUNE_PARAM_INT, 0, 100, 10000000, 3000, "ns",
 		    "batches hold the zone lock no longer than this", NULL},
 	[P_HOLD] = {"hold_ms", PCPTUNE_PARAM_INT, 0, 100, 600000, 5000, "ms",
 		    "nothing is given back sooner after the first record, and without records "

@@ -443,8 +443,8 @@ static void streams(void **state)
 
 /*
  * Roles change. With p7 a sender that was a receiver takes what lies on its lists, below what the
- * caches reach; with g4 receivers drain at once, and what comes from the zone is what went there last.
- * Cold pages take time.
+ * caches reach; with g4 receivers drain at once, and what comes from the zone is what went there
+ * last. Cold pages take time.
  */
 static void cold_pages(void **state)
 {

@@ -12,14 +12,14 @@
  * What is said here of a front includes those of its CPU.)
  *
  * How large a front is. What goes through the shared stack comes back in other company, and in the
- * end each CPU has every other page. Descriptors of neighbours share a line, so that each refill and
- * each drain waits for lines that another CPU has just written: with two CPUs that doubles, and
+ * end each CPU has every other page. Descriptors of neighbours share a line, so that each refill
+ * and each drain waits for lines that another CPU has just written: with two CPUs that doubles, and
  * worse, what a page costs. So a front has room for all that a usual burst has beyond the lists.
  *
  * Bounds. A front holds up to PCPA_FRONT_PAGES of an order, a shared stack up to PCPA_SHARED_PAGES
  * (two of the largest moves of the default settings), and both together less than an eighth of a
- * small zone. A front that is full spills its oldest blocks to the shared stack, and that to the buddy
- * system. Nothing enters while the zone is below its watermarks.
+ * small zone. A front that is full spills its oldest blocks to the shared stack, and that to the
+ * buddy system. Nothing enters while the zone is below its watermarks.
  *
  * What is not used leaves: once a second the agent gives to the buddy system as many blocks of each
  * stack as lay there untouched since its last look. Before the zone says that it has nothing, and

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lock of a CPU's lists (pcp_private.h says what its word holds). Whoever serves a call tries it,
- * waits a little in one case, and else goes to the zone; only those who must have the lists (agent,
- * trim, audit, fork) wait for as long as it takes.
+ * The lock of a CPU's lists (pcp_private.h says what its word holds). Whoever serves a call tries
+ * it, waits a little in one case, and else goes to the zone; only those who must have the lists
+ * (agent, trim, audit, fork) wait for as long as it takes.
  */
 #include <errno.h>
 #include <linux/futex.h>

@@ -587,9 +587,9 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 }
 
 /*
- * The rule on frees of orders 1 to 3 wants everything, the block that was asked about included. That
- * went onto its list first, so that the words and who records know of it. Who finds the lists taken
- * leaves it at that.
+ * The rule on frees of orders 1 to 3 wants everything, the block that was asked about included.
+ * That went onto its list first, so that the words and who records know of it. Who finds the lists
+ * taken leaves it at that.
  */
 static void drain_all(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list)
 {

@@ -103,8 +103,9 @@ static inline bool preload_zone_owns(const void *p)
 }
 
 /*
- * The list of an order up to PCPTUNE_COSTLY_ORDER did not serve a section that takes a block, or gives
- * one of the zone `given` (else NULL). True: it would now. False: whatever is unusual. errno is kept.
+ * The list of an order up to PCPTUNE_COSTLY_ORDER did not serve a section that takes a block, or
+ * gives one of the zone `given` (else NULL). True: it would now. False: whatever is unusual. errno
+ * is kept.
  */
 bool preload_zone_passed(unsigned order, const struct pcpa_zone *given);
 /* p must be owned. An address that is no live block is reported and left alone. errno is kept. */

@@ -321,7 +321,9 @@ static void make_all_lengths(void)
 		lengths_of(&pcpa_heap.zones[i]);
 }
 
-/* The order of the block that begins at a page and is of no row; above PCPTUNE_COSTLY_ORDER: none. */
+/*
+ * The order of the block that begins at a page and is of no row; above PCPTUNE_COSTLY_ORDER: none.
+ */
 static uint32_t order_at(const struct pcpa_zone *z, uint32_t pfn)
 {
 	/* any other tag turns into an order above all */

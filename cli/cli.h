@@ -195,8 +195,8 @@ bool cli_beside_us(const char *name, char *path);
 
 /*
  * The database to read, malloc'ed: db if given, else that of the running daemon, else the default
- * one, else the newest that `run` left; with a socket only that of the daemon there. NULL: none, and
- * why says what was looked at.
+ * one, else the newest that `run` left; with a socket only that of the daemon there. NULL: none,
+ * and why says what was looked at.
  */
 char *cli_db_path(const char *db, const char *socket, char *why);
 /*

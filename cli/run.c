@@ -127,8 +127,8 @@ static int check_sizes(const struct run_args *a)
 }
 
 /*
- * Opened before the program runs, so that a wrong path costs nobody a long run. What was there before
- * stays until there is a summary.
+ * Opened before the program runs, so that a wrong path costs nobody a long run. What was there
+ * before stays until there is a summary.
  */
 static int open_json(const struct run_args *a, FILE **ret)
 {

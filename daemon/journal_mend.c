@@ -99,8 +99,8 @@ static void retry(struct journal *j)
 
 /*
  * A target that lost something while the log as a whole worked (no memory for a sample). While its
- * policy thinks, the state is not that of its samples; then it is the answer's turn, since who comes
- * by at fixed times may find it thinking each time.
+ * policy thinks, the state is not that of its samples; then it is the answer's turn, since who
+ * comes by at fixed times may find it thinking each time.
  */
 static void mend_single(struct journal *j, struct target *t)
 {

@@ -119,8 +119,8 @@ static void on_hup(evutil_socket_t sig, short what, void *arg)
 }
 
 /*
- * A SIGHUP must not end what is about to start, or to stop: until it can be served it waits. Whoever
- * started us may have left it blocked, too.
+ * A SIGHUP must not end what is about to start, or to stop: until it can be served it waits.
+ * Whoever started us may have left it blocked, too.
  */
 static void hold_reload(bool hold)
 {

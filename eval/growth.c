@@ -196,8 +196,8 @@ static void correct(struct growth *g)
 
 /*
  * Refills of single pages are a batch or more; of larger blocks they are as many whole ones as a
- * batch has, and never grow. So their mean tells of which order most are, where batch is no multiple
- * of all of them.
+ * batch has, and never grow. So their mean tells of which order most are, where batch is no
+ * multiple of all of them.
  */
 static uint32_t order_of(const struct walk *k)
 {

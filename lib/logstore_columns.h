@@ -63,8 +63,8 @@ void next_assignment(struct cursor *c, struct log_assignment *a);
 void next_decision(struct cursor *c, struct log_decision *d);
 
 /*
- * The next row of st, where a blob follows the columns that `read` reads. The blob is malloc'ed, and
- * st is reset. 1: a row, 0: none, -errno: noted as `what`.
+ * The next row of st, where a blob follows the columns that `read` reads. The blob is malloc'ed,
+ * and st is reset. 1: a row, 0: none, -errno: noted as `what`.
  */
 int logstore_step_blob(struct logstore *ls, sqlite3_stmt *st, const char *what,
 		       void (*read)(struct cursor *c, void *row), void *row, void **ret_data,

@@ -49,8 +49,8 @@ void recorder_totals(struct recorder *r, struct recorder_totals *ret);
 /*
  * Waits for the rings of the program at the other end of a socket, which is taken over; the clock
  * of the trace begins with them. ret_levels: the first rows of the trace (trace.h), the recorder's,
- * as long as it lives. -ENOMEM: there is no memory here; -ETIMEDOUT: it says nothing; -ECONNRESET: it
- * went away; -EBADMSG: it sent something else; or what the program says: -EBUSY (somebody else
+ * as long as it lives. -ENOMEM: there is no memory here; -ETIMEDOUT: it says nothing; -ECONNRESET:
+ * it went away; -EBADMSG: it sent something else; or what the program says: -EBUSY (somebody else
  * records it), -EOPNOTSUPP (it has no band trackers), -EPERM (its daemon is another user's),
  * -ENOBUFS (it has no memory for its events). stop (may be NULL): not 0 ends the waiting with
  * -EINTR.

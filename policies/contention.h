@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What contention knows of a CPU: its state, what a sample adds to it, and what follows for how much
- * of its lists it needs. It sees more than watch.h does: waits, refills, and how far pages in use
- * swing, which a list as long as that swing would hold. So its state is its own; the arithmetic that
- * is the same comes from there.
+ * What contention knows of a CPU: its state, what a sample adds to it, and what follows for how
+ * much of its lists it needs. It sees more than watch.h does: waits, refills, and how far pages in
+ * use swing, which a list as long as that swing would hold. So its state is its own; the arithmetic
+ * that is the same comes from there.
  */
 #ifndef PCPTUNE_POLICIES_CONTENTION_H
 #define PCPTUNE_POLICIES_CONTENTION_H
@@ -73,7 +73,9 @@ static inline uint32_t range_width(const struct range *a, const struct range *b)
 	return width > PCPTUNE_MAX_HIGH ? PCPTUNE_MAX_HIGH : (uint32_t)width;
 }
 
-/* These two move to the next stretch when this one is over; a long pause is a stretch of its own. */
+/*
+ * These two move to the next stretch when this one is over; a long pause is a stretch of its own.
+ */
 static inline void observe_net(struct cpu_state *cs, uint64_t t)
 {
 	struct range here = {cs->net, cs->net};

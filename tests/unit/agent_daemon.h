@@ -147,7 +147,9 @@ static inline void steer(const struct target *t, uint32_t slot, uint32_t high)
 		CHECK(condition);                       \
 	} while (0)
 
-/* A daemon that listens where this program looks, and what the program says after its first call. */
+/*
+ * A daemon that listens where this program looks, and what the program says after its first call.
+ */
 static inline struct target first_hello(int *ret_listener)
 {
 	make_folder();

@@ -260,8 +260,8 @@ static void blocks_change_sides(void **state)
 }
 
 /*
- * The pages of two CPUs whose bursts go beyond their lists stay apart: descriptors of neighbours share
- * a line, and would go from one cache to the other and back.
+ * The pages of two CPUs whose bursts go beyond their lists stay apart: descriptors of neighbours
+ * share a line, and would go from one cache to the other and back.
  */
 static void bursts_do_not_mix(void **state)
 {

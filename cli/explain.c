@@ -98,21 +98,26 @@ static int find_sample(struct logstore *ls, struct story *s)
 static int on_neighbour(const struct log_decision *d, const struct log_target *t,
 			const struct log_assignment *a, void *cookie)
 {
-	struct story *s = cookie;
-	struct neighbour *n = d->id < s->d.id ? &s->before : &s->next;
-
 	(void)t;
-	if (d->zone != s->d.zone || d->id == s->d.id)
-		return 0;
-	*n = (struct neighbour){true, *d, *a};
-	return d->id > s->d.id;
+	*(struct neighbour *)cookie = (struct neighbour){true, *d, *a};
+	return 1;
 }
 
+/* The decisions of the same CPU next to this one, by two short reads: a log may have millions. */
 static int find_neighbours(struct logstore *ls, struct story *s)
 {
-	struct log_filter f = {.target = s->t.id, .cpu = s->d.cpu};
-	int r = logstore_decisions(ls, &f, on_neighbour, s);
+	struct log_filter f = {
+		.target = s->t.id, .cpu = s->d.cpu, .limit = 1, .in_zone = true, .zone = s->d.zone};
+	int r;
 
+	f.before_id = s->d.id;
+	f.newest = true;
+	r = logstore_decisions(ls, &f, on_neighbour, &s->before);
+	f.before_id = 0;
+	f.newest = false;
+	f.after_id = s->d.id;
+	if (r >= 0)
+		r = logstore_decisions(ls, &f, on_neighbour, &s->next);
 	return r < 0 ? r : 0;
 }
 

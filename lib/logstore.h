@@ -177,9 +177,12 @@ struct log_filter {
 	int64_t target;	  /* 0: all */
 	const char *name; /* NULL: all */
 	const char *policy;
-	int64_t cpu;	  /* -1: all */
-	uint64_t run_tag; /* 0: all */
-	int64_t after_id; /* decisions with a larger id only */
+	int64_t cpu;	   /* -1: all */
+	uint64_t run_tag;  /* 0: all */
+	int64_t after_id;  /* decisions with a larger id only */
+	int64_t before_id; /* decisions with a smaller id only; 0: all */
+	bool in_zone;	   /* decisions of `zone` only */
+	uint32_t zone;
 	uint64_t since_wall_us;
 	uint32_t limit; /* 0: none */
 	bool newest;	/* the newest `limit` rows (still handed out oldest first) */

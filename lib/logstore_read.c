@@ -43,6 +43,10 @@ static void q_filter(struct query *q, const struct log_filter *f, bool decision)
 				    "AND x.policy = ?5)");
 	if (f->cpu >= 0 && decision)
 		q_add(q, " AND d.cpu = ?6");
+	if (f->before_id && decision)
+		q_add(q, " AND d.id < ?9");
+	if (f->in_zone && decision)
+		q_add(q, " AND d.zone = ?10");
 }
 
 static void q_bind(sqlite3_stmt *st, const struct log_filter *f, int64_t after, int64_t limit)
@@ -55,6 +59,8 @@ static void q_bind(sqlite3_stmt *st, const struct log_filter *f, int64_t after, 
 	sqlite3_bind_int64(st, 6, f->cpu);
 	sqlite3_bind_int64(st, 7, (int64_t)f->since_wall_us);
 	sqlite3_bind_int64(st, 8, limit);
+	sqlite3_bind_int64(st, 9, f->before_id);
+	sqlite3_bind_int64(st, 10, f->zone);
 }
 
 static const struct log_filter no_filter = {.cpu = -1};

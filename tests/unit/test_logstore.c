@@ -184,6 +184,11 @@ static void test_filters(void **state)
 			 3);
 	assert_int_equal(l.id[0], 496);
 	assert_int_equal(COUNT(ls, &l, .cpu = 2, .limit = 900, .newest = true), 125);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .before_id = 11), 10);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .in_zone = true, .zone = 1), 500);
+	assert_int_equal(COUNT(ls, &l, .cpu = -1, .in_zone = true, .zone = 0), 0);
+	assert_int_equal(COUNT(ls, &l, .cpu = 2, .before_id = 301, .limit = 1, .newest = true), 1);
+	assert_int_equal(l.id[0], 298);
 	memset(&l, 0, sizeof(l));
 	l.stop_at = 130;
 	assert_int_equal(logstore_decisions(ls, &all, list_decision, &l), 77);

@@ -667,6 +667,7 @@ def a_daemon_that_dies_is_no_reason_to_stop():
     assert p.stdout.readline() == "begun\n"
     daemon = daemon_of(p.pid)
     os.kill(daemon, signal.SIGKILL)
+    wait_for(lambda: gone(daemon))  # its connections end a little before
     p.stdin.close()
     assert p.wait(20) == 0
     err = p.stderr.read()

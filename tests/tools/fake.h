@@ -382,9 +382,9 @@ static inline void fake_swing(struct fake *f, uint32_t i)
 	if (t->current > 1 || t->half[0].n >= PCPTUNE_BAND_STACK ||
 	    t->half[1].n >= PCPTUNE_BAND_STACK)
 		return;
-	FAKE_PUT(&b->pcp.lock, 1);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	cut = FAKE_GET(&b->ctl.cut);
+	/* before the cut is read; an exchange, since ThreadSanitizer knows no fences */
+	__atomic_exchange_n(&b->pcp.lock, 1, __ATOMIC_SEQ_CST);
+	cut = __atomic_load_n(&b->ctl.cut, __ATOMIC_SEQ_CST);
 	if (t->half[t->current].tag != cut) {
 		struct pcptune_packed *to = &t->half[!t->current];
 

@@ -60,6 +60,14 @@ def a_report_says_what_was_met_and_what_was_not():
     assert "without far, whose runs" in eval_report.verdict(report), report
     assert "| **all** but far | log | 2.00" in eval_report.summary_text(report), report
     assert "not held against" in eval_report.program_text(far), report
+    assert report["flat"] == ["near"] and "Leaving out" not in eval_report.verdict(report), report
+    assert "The same at each of these limits" in eval_report.program_text(near), report
+    far["same"] = True
+    far["rows"] += [eval_report.row(9000, [{"alloc_zone": 600, "alloc_direct": 100, "refills": 50}],
+                                    {"log": 505, "trace": 505}, False)]
+    report = eval_report.build([near, far], report["machine"], settings)
+    assert ("Leaving out near as well, where no limit changed anything, the median errors are 5.0 and "
+            "2.5 %.") in eval_report.verdict(report), eval_report.verdict(report)
 
 
 @test

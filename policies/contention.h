@@ -91,18 +91,12 @@ static inline void observe_net(struct cpu_state *cs, uint64_t t)
 
 static inline void observe_count(struct cpu_state *cs, uint32_t count, uint32_t hidden, uint64_t t)
 {
-	struct watch_level here = {count, count};
-	uint64_t past = t - cs->count_start;
-
-	if (past >= cs->hold_us) {
-		cs->count_before = past >= 2 * (uint64_t)cs->hold_us ? here : cs->count_now;
-		cs->count_now = here;
-		cs->count_start = t;
+	if (watch_levels(&cs->count_now, &cs->count_before, &cs->count_start, cs->hold_us, count,
+			 t)) {
 		cs->count_valid = 1;
 		cs->hidden_before = cs->hidden_now;
 		cs->hidden_now = 0;
 	}
-	level_add(&cs->count_now, count);
 	cs->hidden_now = pcptune_max_u32(cs->hidden_now, hidden);
 }
 

@@ -26,7 +26,7 @@
 #include "policies/host_internal.h"
 
 #define TRAFFIC_LEAST 4096u	/* pages in a stretch that let something be said */
-#define GIVE_UP_US    10000000u /* values that do not go back by then are held by somebody else */
+#define GIVE_UP_US    10000000u /* values that do not show, or go back, by then never will */
 
 const struct pcptune_param canary_params[POLICY_CANARY_PARAMS] = {
 	[CANARY_PERMILLE] = {"canary_permille", PCPTUNE_PARAM_INT, 0, 0, 1000, 0, "permille",
@@ -196,15 +196,16 @@ static uint32_t judge(struct canary *ca, const struct pcptune_sample *s, uint64_
 	return r;
 }
 
-static bool all_back(const struct canary *ca, const struct pcptune_sample *s)
+/*
+ * Whether a chosen CPU has other values than before. A program that gets no CPU time takes them
+ * over late, and until then all is as it was.
+ */
+static bool shows(const struct canary *ca, const struct pcptune_sample *s)
 {
-	for (uint32_t i = 0; i < s->n_cpus; i++) {
-		const struct pcptune_cpu *c = pcptune_sample_cpu(s, i);
-
-		if (ca->cpu[i].chosen && !guard_has(&ca->cpu[i].old, c))
-			return false;
-	}
-	return true;
+	for (uint32_t i = 0; i < s->n_cpus; i++)
+		if (ca->cpu[i].chosen && !guard_has(&ca->cpu[i].old, pcptune_sample_cpu(s, i)))
+			return true;
+	return false;
 }
 
 static uint64_t traffic(const struct canary *ca, uint32_t n, bool after)
@@ -234,6 +235,10 @@ uint32_t canary_sample(struct canary *ca, const int64_t *p, const struct pcptune
 	case CANARY_FIRST:
 		add(ca, s, false);
 		return 0;
+	case CANARY_SHOWS:
+		if (shows(ca, s) || for_us >= GIVE_UP_US)
+			phase(ca, CANARY_CALMS, now);
+		return 0;
 	case CANARY_CALMS:
 		if (for_us >= stretch / 4)
 			phase(ca, CANARY_AFTER, now);
@@ -244,7 +249,7 @@ uint32_t canary_sample(struct canary *ca, const int64_t *p, const struct pcptune
 			return 0;
 		return judge(ca, s, (uint64_t)p[CANARY_MARGIN]);
 	case CANARY_BACK:
-		if (all_back(ca, s) || for_us > GIVE_UP_US)
+		if (!shows(ca, s) || for_us > GIVE_UP_US)
 			phase(ca, CANARY_OVER, now);
 		return 0;
 	default:
@@ -323,6 +328,6 @@ void canary_applied(struct canary *ca, const struct host_change *ch, const struc
 	if (ca->phase == CANARY_FIRST) {
 		for (uint32_t i = 0; i < s->n_cpus; i++)
 			ca->cpu[i].old = guard_limits(pcptune_sample_cpu(s, i));
-		phase(ca, CANARY_CALMS, s->time_us);
+		phase(ca, CANARY_SHOWS, s->time_us);
 	}
 }

@@ -24,7 +24,8 @@ extern const struct pcptune_reason canary_reasons[CANARY_N_REASONS];
 enum canary_phase {
 	CANARY_BEFORE, /* nobody is changed */
 	CANARY_FIRST,  /* the chosen ones are the policy's; it has not changed one yet */
-	CANARY_CALMS,  /* it has: what the change itself moved passes by */
+	CANARY_SHOWS,  /* it has, and no sample shows it yet */
+	CANARY_CALMS,  /* what the change itself moved passes by */
 	CANARY_AFTER,  /* measured */
 	CANARY_BACK,   /* the chosen ones get their values back */
 	CANARY_OVER,   /* they have them, and the policy changes nothing any more */

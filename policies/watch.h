@@ -140,20 +140,33 @@ static inline void watch_add(struct watch *w, const struct pcptune_cpu *c)
 			     c->trim_pages);
 }
 
-static inline void watch_stretch(struct watch *w, uint32_t count, uint64_t t)
+/*
+ * The levels of this stretch and of the one before, each hold_us long; after a silence of two both
+ * are as it is now. Returns whether a stretch began.
+ */
+static inline bool watch_levels(struct watch_level *now, struct watch_level *before,
+				uint64_t *start, uint32_t hold_us, uint32_t count, uint64_t t)
 {
 	struct watch_level here = {count, count};
-	uint64_t past = t - w->start;
+	uint64_t past = t - *start;
 
-	if (past >= w->hold_us) {
-		w->before = past >= 2 * (uint64_t)w->hold_us ? here : w->now;
-		w->now = here;
-		w->start = t;
+	if (past < hold_us) {
+		level_add(now, count);
+		return false;
+	}
+	*before = past >= 2 * (uint64_t)hold_us ? here : *now;
+	*now = here;
+	*start = t;
+	return true;
+}
+
+static inline void watch_stretch(struct watch *w, uint32_t count, uint64_t t)
+{
+	if (watch_levels(&w->now, &w->before, &w->start, w->hold_us, count, t)) {
 		w->whole = 1;
 		w->hidden_before = w->hidden_now;
 		w->hidden_now = 0;
 	}
-	level_add(&w->now, count);
 }
 
 /* A lowering that stood for long was right. */

@@ -116,6 +116,42 @@ static void test_no_better_goes_back(void **state)
 	model_end(&m);
 }
 
+/* A program that takes nothing over for 3 s after the first change. */
+static uint64_t first_change;
+
+static void take_over_late(struct model *m, const struct pcptune_sample *s)
+{
+	if (m->answer.n_changes && !first_change)
+		first_change = s->time_us;
+	if (first_change && s->time_us < first_change + 3000000)
+		m->answer.n_changes = 0;
+}
+
+/* What it did before it took its new values over says nothing about them. */
+static void test_late_values(void **state)
+{
+	struct model m;
+	uint32_t said = 0;
+
+	(void)state;
+	first_change = 0;
+	model_new(&m, "static", "high=300 rules=gx canary_permille=500 canary_ms=1000", N + 1,
+		  MANAGED);
+	m.cpu_us = 150000;
+	m.after = take_over_late;
+	for (uint32_t i = 0; i < N; i++)
+		begin(&m, i, 20000);
+	for (uint32_t n = 0; n < 20 * PER_SEC && (!said || said == CANARY_MEASURES); n++) {
+		for (uint32_t i = 0; i < N; i++)
+			model_cycle(&m, i, 12000, 300, 0);
+		model_step(&m);
+		said = m.answer.canary_reason ? m.answer.canary_reason : said;
+	}
+	assert_int_equal(said, CANARY_BACK_WORSE);
+	assert_true(m.t > first_change + 4000000);
+	model_end(&m);
+}
+
 /* Less memory for the same traffic is better. */
 static void test_less_held_spreads(void **state)
 {
@@ -380,6 +416,7 @@ int main(void)
 		cmocka_unit_test(test_better_spreads),
 		cmocka_unit_test(test_worse_goes_back),
 		cmocka_unit_test(test_no_better_goes_back),
+		cmocka_unit_test(test_late_values),
 		cmocka_unit_test(test_less_held_spreads),
 		cmocka_unit_test(test_the_program_changes),
 		cmocka_unit_test(test_long_holds_go_back),

@@ -10,14 +10,11 @@
  */
 #include <setjmp.h>
 #include <stdint.h>
-#include "alloc_child.h"
-#include <cmocka.h>
+#include "tests/unit/sections.h"
 #include <sched.h>
 #include <sys/mman.h>
 
 #include <pcptune/rules.h>
-
-#include "allocator/pcp_private.h"
 
 #define PROCESSES 400
 #define PAGES	  4096
@@ -156,12 +153,7 @@ static void same_drains(void **state)
 	static const char *const rules[] = {"g3", "p1", "p3", "p5", "p10", "g4", "g5", "g6"};
 
 	(void)state;
-#ifdef PCPA_RSEQ
-	if (pcpa_rseq_why_not())
-		skip();
-#else
-	skip();
-#endif
+	need_sections();
 	found = mmap(NULL, sizeof(*found), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
 		     0);
 	assert_true(found != MAP_FAILED);

@@ -170,11 +170,11 @@ static int of_all(struct ctlclient *c, const struct args *a)
 }
 
 /* words: NAME [DIR] */
-static int policy_new(int n, char **words)
+static int policy_new(int n, char **words, bool json)
 {
 	if (n < 1 || n > 2)
 		return cli_usage_error("policy new: NAME and perhaps DIR, not %d words", n);
-	return cli_policy_new(words[0], words[n - 1]);
+	return cli_policy_new(words[0], words[n - 1], json);
 }
 
 int cmd_policy(int argc, char **argv)
@@ -187,7 +187,7 @@ int cmd_policy(int argc, char **argv)
 	if (r >= 0)
 		return r;
 	if (rest.argc && !strcmp(rest.argv[0], "new"))
-		return policy_new(rest.argc - 1, rest.argv + 1);
+		return policy_new(rest.argc - 1, rest.argv + 1, a.json);
 	r = cli_connect(a.socket, &c);
 	if (r >= 0)
 		return r;

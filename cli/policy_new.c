@@ -67,7 +67,7 @@ static bool path_of(char *buf, size_t n, const char *dir, const char *file, cons
 	return len > 0 && (size_t)len < n;
 }
 
-int cli_policy_new(const char *name, const char *dir)
+int cli_policy_new(const char *name, const char *dir, bool json)
 {
 	char source[4096], makefile[4096];
 	struct stat is;
@@ -97,6 +97,10 @@ int cli_policy_new(const char *name, const char *dir)
 		unlink(source);
 		return r;
 	}
+	if (json)
+		return cli_print_json(json_pack("{s:s, s:o, s:[o, o]}", "policy", name, "directory",
+						json_shown(dir), "files", json_shown(source),
+						json_shown(makefile)));
 	printf("%s, %s written; then:\n"
 	       "  make -C %s\n"
 	       "  pcptune policies %s --policy-path %s\n"

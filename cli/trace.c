@@ -33,7 +33,7 @@ const struct cli_option options_trace[] = {
 
 /* ---- import, export ---- */
 
-static void print_imported(const struct args *a, const char *path, uint64_t rows)
+static void print_written(const struct args *a, const char *path, uint64_t rows)
 {
 	struct stat st = {0};
 	char n[2][48];
@@ -79,27 +79,30 @@ static int import(const char *from, const char *to, const struct args *a)
 	if (!std)
 		fclose(in);
 	if (r < 0)
-		print_imported(a, to, rows);
+		print_written(a, to, rows);
 	return r < 0 ? CLI_OK : r;
 }
 
-static int export(const char *from, const char *to)
+static int export(const char *from, const char *to, const struct args *a)
 {
 	struct trace_reader *t;
 	char why[TRACE_WHY];
 	struct cli_output o;
+	uint64_t rows = 0;
 	int r, e = trace_open(from, &t, why);
 
 	if (e)
 		return cli_error("%s", why);
 	r = cli_output_open(&o, to);
 	if (r < 0) {
-		e = trace_csv_export(t, o.f, why);
+		e = trace_csv_export(t, o.f, &rows, why);
 		r = cli_output_close(&o, !e || e == -EBADMSG);
 		if (e)
 			r = cli_error("%s", why);
 	}
 	trace_close(t);
+	if (r < 0 && a->json)
+		print_written(a, to, rows);
 	return r < 0 ? CLI_OK : r;
 }
 
@@ -237,7 +240,10 @@ int cmd_trace(int argc, char **argv)
 		return to ? import(rest.argv[1], to, &a)
 			  : cli_usage_error("missing: where to write (-o FILE)");
 	if (!strcmp(rest.argv[0], "export"))
-		return export(rest.argv[1], to);
+		return a.json && (!to || !strcmp(to, "-"))
+			       ? cli_usage_error(
+					 "export --json tells of a file: -o FILE is missing")
+			       : export(rest.argv[1], to, &a);
 	if (!strcmp(rest.argv[0], "info"))
 		return to ? cli_usage_error("info writes no file") : info(rest.argv[1], &a);
 	near = text_nearest(rest.argv[0], what, 3);

@@ -84,7 +84,10 @@ size_t trace_levels(const struct trace_reader *r);
 /* All lines of in (the header first) into a writer. *ret_rows: how many. name: for messages. */
 int trace_csv_import(FILE *in, const char *name, struct trace_writer *w, uint64_t *ret_rows,
 		     char *why);
-/* All rows that are left, behind the header, levels as what was freed; out is not flushed. */
-int trace_csv_export(struct trace_reader *r, FILE *out, char *why);
+/*
+ * All rows that are left, behind the header, levels as what was freed; out is not flushed.
+ * *ret_rows: how many, also when the trace ends early.
+ */
+int trace_csv_export(struct trace_reader *r, FILE *out, uint64_t *ret_rows, char *why);
 
 #endif

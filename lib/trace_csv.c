@@ -112,14 +112,15 @@ int trace_csv_import(FILE *in, const char *name, struct trace_writer *w, uint64_
 	return 0;
 }
 
-int trace_csv_export(struct trace_reader *r, FILE *out, char *why)
+int trace_csv_export(struct trace_reader *r, FILE *out, uint64_t *ret_rows, char *why)
 {
 	const struct trace_row *rows;
 	size_t n;
 	int e;
 
+	*ret_rows = 0;
 	fputs(TRACE_CSV_HEADER "\n", out);
-	while ((e = trace_next(r, &rows, &n, why)) == 1)
+	for (; (e = trace_next(r, &rows, &n, why)) == 1; *ret_rows += n)
 		for (size_t i = 0; i < n; i++)
 			fprintf(out, "%" PRIu64 ",%u,%u,%" PRId64 "\n", rows[i].time_ns,
 				rows[i].cpu, rows[i].order, rows[i].blocks);

@@ -32,6 +32,11 @@ def what_goes_in_comes_out():
     r = trace("import", "-", out, "--json", input=ROWS)
     assert r.returncode == 0 and json.loads(r.stdout)["rows"] == 4, r
     assert trace("export", out, src + ".2").returncode == 0
+    o = json.loads(trace("export", out, src + ".2", "--json").stdout)
+    assert o == {"file": src + ".2", "rows": ROWS.count("\n") - 1, "bytes": len(ROWS)}, o
+    for to in ([], ["-"]):
+        r = trace("export", "--json", out, *to)
+        assert r.returncode == 2 and not r.stdout and "-o FILE" in r.stderr, r
     with open(src + ".2") as f:
         assert f.read() == ROWS
     assert sorted(os.listdir(os.path.dirname(src))) == ["walks.csv", "walks.csv.2", "walks.csv.pct"]

@@ -136,8 +136,10 @@ def a_new_policy_can_go_into_a_directory_that_is_there():
     assert r.returncode == 0, r
     assert sorted(os.listdir(d)) == ["Makefile", "mine.c"]
     # no daemon is asked, wherever its socket is
-    r = run([PCPTUNE, "policy", "new", "mine", d + "/sub", "--socket", "/nonexistent"])
-    assert r.returncode == 0, r
+    sub = d + "/sub"
+    r = run([PCPTUNE, "policy", "new", "mine", sub, "--socket", "/nonexistent", "--json"])
+    assert r.returncode == 0 and json.loads(r.stdout) == {
+        "policy": "mine", "directory": sub, "files": [sub + "/mine.c", sub + "/Makefile"]}, r
 
 
 @test

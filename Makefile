@@ -30,9 +30,9 @@ FLAGS_debug   = -O0 -g
 FLAGS_asan    = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 FLAGS_tsan    = -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 OPT	 = $(FLAGS_$(VARIANT))
-# what the daemon does for each CPU in each interval
 # programs are compiled as programs are
 AS_PROGRAM = -fPIE
+# what the daemon does for each CPU in each interval
 HOT	 = $(if $(filter release,$(VARIANT)),-O3)
 CPPFLAGS += -I. -Iinclude -D_GNU_SOURCE -DPCPTUNE_LIBDIR='"$(LIBDIR)"' -DPCPTUNE_SYSCONFDIR='"$(SYSCONFDIR)"'
 CFLAGS	+= -std=gnu17 $(OPT) $(WARN) $(WERROR) -fPIC -pthread -fvisibility=hidden

@@ -3,7 +3,7 @@
  * How a drain hands its blocks to the zone: three ways that the kernel went, one after the other.
  *
  *   two-pass      Of 2018: the blocks are picked from the lists before the zone lock is taken, and
- *                 under it only handed over. The hold is shorter, the blocks are gone through twice.
+ *                 under it only handed over. The hold is shorter, but there are two passes.
  *   prefetch      The same year's next step: while picking, the descriptors of the first batch of
  *                 blocks and those of their buddies are called into the cache, so that the holder
  *                 of the lock does not wait for memory.

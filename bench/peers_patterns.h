@@ -24,7 +24,7 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #endif
 
-#define UNIT_PAIRS   4096u /* pairs of a unit at least, so that looking at the clock costs nothing */
+#define UNIT_PAIRS   4096u /* pairs of a unit at least, so that a look at the clock costs nothing */
 #define MIX_STEPS    8192u
 #define MIX_LIVE     256u
 #define RING_SLOTS   1024u

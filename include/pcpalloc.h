@@ -26,8 +26,8 @@
  *   PCPALLOC_EVENTS=PATH socket of a recorder; `pcptune record` sets it for programs that it starts
  *   PCPALLOC_GRAIN=PAGES which swings of the lists are recorded for curves of traffic against high:
  *                        those of at least so many pages (default 128, at most 4096); 0: none
- *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000. When no
- *                        CPU called for so long (for 5 s if that is less) free memory goes back
+ *   PCPALLOC_IDLE_MS=N   lists of a CPU that was idle for so long are emptied; default 5000. When
+ *                        no CPU called for so long (for 5 s if that is less) free memory goes back
  *   PCPTUNE_SOCKET=PATH  socket of the daemon; empty: never attach. Default:
  *                        $XDG_RUNTIME_DIR/pcptune/sock or, without that variable,
  *                        /tmp/pcptune-UID/sock (not for root), then /run/pcptune/sock

@@ -6,7 +6,7 @@
  *   before   nobody is changed, everybody is measured for canary_ms at least, until there was
  *            traffic. Then every so manieth of the busy CPUs is chosen, one at least, all but one
  *            at most where there are two
- *   first    the policy changes the chosen ones; the others keep what they have, and look held to it
+ *   first    the policy changes the chosen ones; the others keep what they have, and look held
  *   after    measured for as long as before, a quarter of canary_ms after the first change showed
  *
  * What the chosen ones would have done unchanged is what they did before, plus what became of the

@@ -114,8 +114,8 @@ struct pcptune_sample {
 	uint32_t n_records;   /* 0 in most samples */
 	uint32_t record_size; /* stride of records */
 	const void *records;  /* struct pcptune_record, ascending index */
-	/* Holds of the zone locks in the interval that took 65536 ns or longer. Counted only under a
-	 * guard or a canary: 0 says nothing. */
+	/* Holds of the zone locks in the interval that took 65536 ns or longer. Counted only under
+	 * a guard or a canary: 0 says nothing. */
 	uint64_t long_holds;
 };
 

@@ -3,7 +3,7 @@
  * A program with a burst, for tests of what it holds afterwards.
  *
  *   memory_back burst MIB          before, in the burst, and after REST seconds without a call
- *   memory_back late MIB           the same, but the burst is held for so long that the agent sleeps
+ *   memory_back late MIB           the same, but the burst is held until the agent sleeps
  *   memory_back cycle MIB SECONDS  the burst again and again, 20 times a second: pages given back
  *                                  and page faults of all but the first; longest pause of its own
  *   memory_back shrink MIB SECONDS LARGE  a burst of LARGE MiB, then the cycle: what is held of it

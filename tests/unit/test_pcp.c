@@ -28,8 +28,8 @@ static uint32_t count_of(const struct pcptune_list *l)
 }
 
 /*
- * 1 GiB and one CPU: batch 63, and bounds that are known. A virtual CPU, and a real one, whose lists
- * are served by sections where the system has them: the rules must not notice.
+ * 1 GiB and one CPU: batch 63, and bounds that are known. A virtual CPU, and a real one, whose
+ * lists are served by sections where the system has them: the rules must not notice.
  */
 static int in_children(void (*f)(void), const char *rules)
 {

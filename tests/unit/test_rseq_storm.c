@@ -40,7 +40,6 @@ static double length(double usual)
 
 /* ---- what threads do ---- */
 
-/* As pcpa_alloc(), and counted. */
 /* Every second call of a thread is one without a call. */
 static bool inlined(void)
 {
@@ -57,6 +56,7 @@ static void give(void *block, unsigned order)
 		pcpa_free(block, order);
 }
 
+/* As pcpa_alloc(), and counted. */
 static void *take(unsigned order)
 {
 	void *block = inlined() ? pcpa_alloc_inline(order) : pcpa_alloc(order);

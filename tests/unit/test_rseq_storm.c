@@ -2,9 +2,8 @@
 /*
  * Lists served by restartable sequences in storms: each thread is interrupted every 50 us by a
  * handler that allocates, is moved from CPU to CPU, has an id that the tables do not have, or forks,
- * while others take pages off the lists and change the limits. Both invariants hold to the page. And
- * what the storms reach in no other way: the ends of the rings, and the way to locked lists when
- * the system refuses its fences, or memory, one day.
+ * while others take pages off the lists and change the limits, memory is short, or the system
+ * refuses its fences from some moment on. Both invariants hold to the page.
  *
  * PCPALLOC_STORM=SECONDS makes the storms longer.
  */
@@ -18,7 +17,6 @@
 
 #include <pcpalloc_inline.h>
 
-#include "allocator/rings.h"
 #include "tests/unit/random.h"
 #include "tests/unit/sections.h"
 
@@ -389,99 +387,6 @@ static void ids_outside_the_tables(void **state)
 #endif
 }
 
-/* ---- rings ---- */
-
-/* A list is one, by whichever of its addresses it is looked at. */
-static void check_twins(const struct pcptune_cpu_block *b)
-{
-	CHECK(pcpa_rings_mapped(b));
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		const struct pcptune_list *l = &b->list[i], *twin = pcpa_twin(l);
-
-		CHECK(l != twin && !memcmp(l, twin, sizeof(*l)));
-		CHECK(l->private_ring == (uintptr_t)twin + PCPA_INLINE_RING);
-		CHECK(i == 0 || (uintptr_t)twin - (uintptr_t)pcpa_twin(l - 1) == PCPA_TWIN_STRIDE);
-	}
-}
-
-/* More blocks than a list may hold, and the head goes all around the ring. */
-static void long_list_child(void)
-{
-	const size_t n = PCPA_RING_PLACES + 1000;
-	const struct pcptune_cpu_block *b;
-	uint32_t longest = 0;
-	void **kept = malloc(n * sizeof(*kept));
-
-	two_cpus();
-	migrate(0);
-	give(take(0), 0);
-	CHECK(kept && by_rseq());
-	for (int round = 0; round < 3; round++) {
-		for (size_t i = 0; i < n; i++)
-			CHECK((kept[i] = take(0)));
-		for (size_t i = 0; i < n; i++)
-			give(kept[i], 0);
-		b = pcpa_cpu_block(0, pcpa_cpu_slot());
-		longest = pcptune_max_u32(longest, (uint32_t)pcpa_pcp_pages(b));
-		CHECK_AUDIT();
-	}
-	CHECK(b->pcp.high_limit == PCPA_RING_ROOM && b->pcp.high == PCPA_RING_ROOM);
-	CHECK(longest > PCPA_RING_ROOM / 2 && longest <= PCPA_RING_ROOM);
-	CHECK(b->pcp.batch == PCPTUNE_MAX_BATCH);
-	check_twins(b);
-	free(kept);
-}
-
-static void long_lists(void **state)
-{
-	(void)state;
-	need_sections();
-	assert_int_equal(
-		in_child(long_list_child,
-			 SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=4g", "PCPALLOC_HIGH=1000000",
-				  "PCPALLOC_BATCH=1024", "PCPALLOC_AGENT=0")),
-		0);
-}
-
-/* Descriptors closed, then a second CPU comes into use, then a child: each has rings of its own. */
-static void twin_child(void)
-{
-	struct pcptune_cpu_block *b;
-	uint64_t word;
-	int status;
-	pid_t pid;
-
-	two_cpus();
-	migrate(0);
-	give(take(0), 0);
-	for (int fd = 3; fd < 2000; fd++)
-		close(fd);
-	migrate(1);
-	give(take(0), 0);
-	b = pcpa_cpu_block(0, pcpa_cpu_slot());
-	check_twins(b);
-	word = b->list[0].word;
-	pid = fork();
-	if (!pid) {
-		CHECK(by_rseq() && take(0) && b->list[0].word != word);
-		check_twins(b);
-		CHECK_AUDIT();
-		_exit(0);
-	}
-	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
-	CHECK(b->list[0].word == word);
-	check_twins(b);
-	CHECK_AUDIT();
-}
-
-static void twins(void **state)
-{
-	(void)state;
-	need_sections();
-	assert_int_equal(in_child(twin_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0")),
-			 0);
-}
-
 /* ---- a program that locks itself in ---- */
 
 static void give_up_child(void)
@@ -516,54 +421,6 @@ static void fences_refused_later(void **state)
 		assert_int_equal(in_child(give_up_child,
 					  SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_SIZE=256m")),
 				 0);
-}
-
-/*
- * A thread that looked when lists were served by sections, and has their lock when they are not any
- * more, keeps its hands off them.
- */
-static void late_child(void)
-{
-	struct pcpa_zone *z = &pcpa_heap.zones[0];
-	void *block, *blocks[8];
-	uint32_t slot, cpus;
-
-	two_cpus();
-	migrate(0);
-	give(take(0), 0);
-	slot = pcpa_cpu_slot();
-	cpus = pcpa_fast.n_cpus;
-	CHECK(cpus);
-	forbid_fences();
-	pcpa_trim();
-	CHECK(!by_rseq());
-	pcpa_free(pcpa_alloc(1), 1);
-	CHECK(!pcpa_by_sections(pcpa_cpu_block(0, slot)));
-	for (int i = 0; i < 100; i++) {
-		/* as that thread saw it */
-		pcpa_fast.n_cpus = cpus;
-		block = pcpa_sections_alloc(z, slot, 0, 0);
-		CHECK(block);
-		pcpa_sections_free(z, slot, 0, 0, block);
-		pcpa_sections_passed(0, NULL);
-		pcpa_sections_passed(0, z);
-		CHECK(pcpa_pcp_alloc_bulk(z, slot, 0, 8, blocks) == 8);
-		pcpa_fast.n_cpus = 0;
-		for (int k = 0; k < 8; k++)
-			pcpa_free(blocks[k], 0);
-		CHECK_AUDIT();
-		pcpa_free(pcpa_alloc(0), 0);
-		CHECK_AUDIT();
-		pcpa_trim();
-	}
-}
-
-static void late_for_sections(void **state)
-{
-	(void)state;
-	need_sections();
-	assert_int_equal(in_child(late_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0")),
-			 0);
 }
 
 /* ---- fork ---- */
@@ -617,8 +474,6 @@ int main(void)
 		cmocka_unit_test(fences_refused_later), cmocka_unit_test(ids_outside_the_tables),
 		cmocka_unit_test(forced_migration),	cmocka_unit_test(short_of_memory),
 		cmocka_unit_test(fork_in_a_storm),	cmocka_unit_test(abort_storm),
-		cmocka_unit_test(long_lists),		cmocka_unit_test(twins),
-		cmocka_unit_test(late_for_sections),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

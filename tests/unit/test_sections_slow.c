@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The slow paths of lists served by sections: what the rules are told of frees that nobody counted
- * one by one, where blocks of another zone go, and what becomes of a CPU whose places were refused.
+ * one by one, where blocks of another zone go, what becomes of a CPU whose places were refused, and of a thread
+ * that was on its way when sections were given up.
  */
 #include <setjmp.h>
 #include <stdint.h>
@@ -334,13 +335,60 @@ static void twins_come_later(void **state)
 			 0);
 }
 
+/*
+ * A thread that looked when lists were served by sections, and has their lock when they are not any
+ * more, keeps its hands off them.
+ */
+static void late_child(void)
+{
+	struct pcpa_zone *z = &pcpa_heap.zones[0];
+	void *one, *more[8];
+	uint32_t slot, cpus;
+
+	two_cpus();
+	migrate(0);
+	pcpa_free(pcpa_alloc(0), 0);
+	slot = pcpa_cpu_slot();
+	cpus = pcpa_fast.n_cpus;
+	CHECK(cpus);
+	forbid_fences();
+	pcpa_trim();
+	CHECK(!by_rseq());
+	pcpa_free(pcpa_alloc(1), 1);
+	CHECK(!pcpa_by_sections(pcpa_cpu_block(0, slot)));
+	for (int i = 0; i < 100; i++) {
+		/* as that thread saw it */
+		pcpa_fast.n_cpus = cpus;
+		one = pcpa_sections_alloc(z, slot, 0, 0);
+		CHECK(one);
+		pcpa_sections_free(z, slot, 0, 0, one);
+		pcpa_sections_passed(0, NULL);
+		pcpa_sections_passed(0, z);
+		CHECK(pcpa_pcp_alloc_bulk(z, slot, 0, 8, more) == 8);
+		pcpa_fast.n_cpus = 0;
+		for (int k = 0; k < 8; k++)
+			pcpa_free(more[k], 0);
+		CHECK_AUDIT();
+		pcpa_free(pcpa_alloc(0), 0);
+		CHECK_AUDIT();
+		pcpa_trim();
+	}
+}
+
+static void late_for_sections(void **state)
+{
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(late_child, SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0")),
+			 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(second_block_in_a_row),
-		cmocka_unit_test(blocks_of_another_zone),
-		cmocka_unit_test(places_come_later),
-		cmocka_unit_test(twins_come_later),
+		cmocka_unit_test(second_block_in_a_row), cmocka_unit_test(blocks_of_another_zone),
+		cmocka_unit_test(places_come_later),	 cmocka_unit_test(twins_come_later),
+		cmocka_unit_test(late_for_sections),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,8 +3,7 @@
  * The band tracker and the curve against lists that are simulated step by step.
  *
  * Brute force here is the plain rule: a list with a count, refilled when it is empty and drained
- * when it is full. Walks are random with several habits (even, bursts, jumps, drifting, nearly
- * periodic, growing and shrinking swings), from fixed seeds.
+ * when it is full. Walks are those of habits.h.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,53 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include <pcptune/packed.h>
 #include <pcptune/rules.h>
 #include "eval/curve.h"
-#include "tests/unit/random.h"
-
-static uint64_t random_state;
-
-static uint64_t below(uint64_t n)
-{
-	return (random_next(&random_state) >> 11) % n;
-}
-
-/* ---- walks ---- */
-
-enum kind { EVEN, BURSTS, JUMPS, DRIFT, PERIODIC, SWINGS, N_KINDS };
-
-/* One step of a walk of the given habit; *leg: what is left of a burst, signed. */
-static int64_t step(enum kind kind, uint32_t i, int64_t *leg)
-{
-	static const int64_t orders[] = {1, 1, 1, 2, 4, 8};
-
-	if (kind == EVEN)
-		return below(2) ? 1 : -1;
-	if (kind == JUMPS)
-		return below(2) ? orders[below(6)] : -orders[below(6)];
-	if (kind == DRIFT)
-		return below(5) < 3 ? 1 : -1;
-	if (!*leg) {
-		int64_t n = kind == PERIODIC ? 20 + (int64_t)below(3)
-			    : kind == SWINGS ? 1 + (int64_t)(i / 8 % 40)
-					     : 1 + (int64_t)below(40);
-
-		*leg = (kind == BURSTS ? below(2) : i & 1) ? n : -n;
-	}
-	*leg += *leg > 0 ? -1 : 1;
-	return *leg > 0 || (*leg == 0 && (i & 1)) ? 1 : -1;
-}
-
-static void walk(enum kind kind, uint64_t seed, int64_t *x, uint32_t n)
-{
-	int64_t leg = 0;
-
-	random_state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-	x[0] = (int64_t)below(100) - 50;
-	for (uint32_t i = 1; i < n; i++)
-		x[i] = x[i - 1] + step(kind, i, &leg);
-}
+#include "tests/unit/habits.h"
 
 /* Lists of `capacity` pages that refill and drain what they must and no more. */
 static struct pcptune_band_traffic brute(const int64_t *x, uint32_t n, int64_t capacity,
@@ -569,74 +524,9 @@ static void a_record_without_movement_costs_nothing(void **state)
 	assert_int_equal(level, 5);
 }
 
-/* ---- packed ---- */
-
-static void assert_unpacks_to(const struct pcptune_packed *p, const struct pcptune_band *want)
-{
-	struct pcptune_band got;
-
-	assert_true(pcptune_packed_unpack(p, &got));
-	assert_int_equal(got.start, want->start);
-	assert_int_equal(got.n, want->n);
-	assert_int_equal(got.collapsed, want->collapsed);
-	assert_memory_equal(got.s, want->s, want->n * sizeof(got.s[0]));
-	assert_memory_equal(got.count, want->count, sizeof(got.count));
-	assert_memory_equal(got.sum, want->sum, sizeof(got.sum));
-}
-
-static void a_packed_tracker_is_the_same(void **state)
-{
-	static int64_t x[20000];
-
-	(void)state;
-	for (uint64_t seed = 0; seed < 60; seed++) {
-		struct pcptune_packed p;
-		struct pcptune_band b;
-
-		walk((enum kind)(seed % N_KINDS), seed, x, 20000);
-		pcptune_packed_init(&p, x[0] * 37, 3);
-		pcptune_band_init(&b);
-		for (uint32_t i = 0; i < 20000; i++) {
-			pcptune_packed_push(&p, x[i] * 37);
-			pcptune_band_push(&b, x[i] * 37);
-			if (i % 4999 == 0)
-				assert_unpacks_to(&p, &b);
-		}
-		assert_unpacks_to(&p, &b);
-		assert_int_equal(p.tag, 3);
-		assert_int_equal(p.lost, 0);
-	}
-}
-
-/* The two words that may overflow: cycles of a bucket, and their excess; the others go on. */
-static void a_packed_bucket_tells_what_it_could_not_count(void **state)
-{
-	struct pcptune_packed p;
-	struct pcptune_band b;
-
-	(void)state;
-	pcptune_packed_init(&p, 0, 0);
-	p.bucket[20] = UINT32_MAX - 1;
-	pcptune_packed_count(&p, pcptune_band_edge(20));
-	assert_int_equal(p.lost, 0);
-	pcptune_packed_count(&p, pcptune_band_edge(20));
-	assert_int_equal(p.lost, 1);
-	pcptune_packed_count(&p, pcptune_band_edge(21));
-	p.bucket[PCPTUNE_BAND_BUCKETS - 1] = 0;
-	pcptune_packed_count(&p, UINT64_C(1) << 40);
-	assert_int_equal(p.lost, 2);
-	assert_true(pcptune_packed_unpack(&p, &b));
-	assert_int_equal(b.count[20], UINT32_MAX);
-	assert_int_equal(b.sum[20], UINT32_MAX * pcptune_band_edge(20));
-	assert_int_equal(b.count[21], 1);
-	assert_int_equal(b.count[PCPTUNE_BAND_BUCKETS - 1], 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_packed_tracker_is_the_same),
-		cmocka_unit_test(a_packed_bucket_tells_what_it_could_not_count),
 		cmocka_unit_test(buckets_are_an_eighth_of_an_octave),
 		cmocka_unit_test(a_record_without_movement_costs_nothing),
 		cmocka_unit_test(batch_1_is_exact_for_every_capacity_and_level),

@@ -29,6 +29,9 @@ enum {
 /* ... and how often that may still be in vain, since a run of frees got long: bits 8 to 15 */
 #define PCPA_PCP_WARY	   (UINT64_C(1) << 8)
 #define PCPA_PCP_WARY_MASK (UINT64_C(0xff) << 8)
+/* sections: questions about room in a row whose answer was a few blocks: bits 16 to 23 */
+#define PCPA_PCP_VAIN	   (UINT64_C(1) << 16)
+#define PCPA_PCP_VAIN_MASK (UINT64_C(0xff) << 16)
 
 /* Why pages leave a list. */
 enum pcpa_cause { PCPA_DRAIN_FULL, PCPA_DRAIN_HIGH_ORDER, PCPA_DRAIN_DECAY, PCPA_DRAIN_TRIM };

@@ -9,7 +9,15 @@
  * a place is emptied. The sum of the rooms stays below the level at which the rules drain, so that
  * the push that would reach it comes to the slow path, and the rules are asked at that moment with
  * the exact numbers. A list that hits its room gets half of what no list has been promised; when
- * that is little, the others are cut down to what they hold and it gets all there is.
+ * that is little, what there is beyond the blocks held is dealt out anew, a part to each other list
+ * and the rest to this one.
+ *
+ * Questions in vain. Where orders take turns and the sum stays just below that level, shares are a
+ * few blocks each, and lists ask at nearly every free for as long as the program goes on like that,
+ * a tenth of a microsecond each. Nobody can know for how long; so as with skis, which one buys when
+ * the rent has come to their price: after so many questions in a row as a drain and the refill
+ * after it cost, a batch is drained before it would have to be, and the lists have that much more
+ * room. At worst that is twice the cost of the best there was to do.
  *
  * Stops. The band tracker wants to know when a list leaves its window (track.h): above, that is one
  * more reason for a bound; below, a place is emptied, and its block kept in `held`. What looks at
@@ -22,7 +30,15 @@
 #include "allocator/rings.h"
 #include "allocator/track_look.h"
 
-#define TRIES 16u
+#define TRIES	  16u
+#define VAIN_MOST 128u /* questions in vain before a batch is drained early */
+
+static inline void set_state(struct pcptune_pcp *p, uint64_t bits, uint64_t to)
+{
+	uint64_t *state = &p->reserved[PCPA_PCP_STATE];
+
+	pcpa_put(state, (pcpa_get(state) & ~bits) | to);
+}
 
 /* ---- stopping ---- */
 
@@ -243,8 +259,8 @@ static inline void set_stops(struct pcptune_cpu_block *b, struct pcptune_track *
 /* What grant() wants to know of all lists. */
 struct sums {
 	int64_t promised; /* pages that lists hold, or may grow to */
+	int64_t others;	  /* the same of all but one */
 	int64_t held;	  /* pages */
-	bool loose;	  /* a list other than the one may grow */
 };
 
 /*
@@ -302,7 +318,7 @@ static inline bool at_edge(struct pcptune_cpu_block *b, unsigned list,
 static inline struct sums sum_up(struct pcptune_cpu_block *b, unsigned list, uint32_t rules)
 {
 	struct pcpa_words *w = pcpa_words(b);
-	struct sums s = {0, 0, false};
+	struct sums s = {0, 0, 0};
 
 	PCPA_FOR_EACH_USED (i, b) {
 		uint32_t count = pcpa_list_count(&b->list[i]), room = pcpa_get(&w->room[i]);
@@ -315,7 +331,8 @@ static inline struct sums sum_up(struct pcptune_cpu_block *b, unsigned list, uin
 		}
 		s.promised += (int64_t)pcptune_max_u32(count, room) << pcpa_list_orders[i];
 		s.held += (int64_t)count << pcpa_list_orders[i];
-		s.loose |= i != list && room > count;
+		if (i != list)
+			s.others += (int64_t)pcptune_max_u32(count, room) << pcpa_list_orders[i];
 	}
 	return s;
 }
@@ -373,6 +390,50 @@ static inline void watch_high(struct pcptune_cpu_block *b, const struct pcptune_
 	}
 }
 
+/* Rooms of lists other than `list`: what each holds, and `part` pages. */
+static void deal(struct pcptune_cpu_block *b, const struct pcptune_track *t, unsigned list,
+		 uint32_t rules, uint32_t part)
+{
+	PCPA_FOR_EACH_USED (i, b) {
+		uint32_t order = pcpa_list_orders[i];
+
+		uint32_t room = pcpa_list_count(&b->list[i]) + (part >> order);
+
+		if (i != list && pcptune_rules_has_list(rules, order))
+			set_room_of(b, t, i, pcptune_min_u32(room, PCPA_RING_ROOM));
+	}
+}
+
+/* Another question whose answer was a few blocks; false, and none are counted: it was not. */
+static void count_vain(struct pcptune_pcp *p, bool vain)
+{
+	uint64_t n = pcpa_get(&p->reserved[PCPA_PCP_STATE]) & PCPA_PCP_VAIN_MASK;
+
+	if (vain && n < VAIN_MOST * PCPA_PCP_VAIN)
+		set_state(p, PCPA_PCP_VAIN_MASK, n + PCPA_PCP_VAIN);
+	else if (!vain && n)
+		set_state(p, PCPA_PCP_VAIN_MASK, 0);
+}
+
+/* What is left of `level` is dealt out. Returns the room of `list`, in blocks. */
+static uint32_t room_of_rest(struct pcptune_cpu_block *b, const struct pcptune_track *t,
+			     unsigned list, int64_t level, struct sums *sums)
+{
+	uint32_t rules = pcpa_get(&b->pcp.rules), others = pcpa_get(&b->pcp.lists) & ~(1u << list);
+	int64_t spare = level - sums->held;
+
+	if (others) {
+		uint32_t parts = (uint32_t)__builtin_popcount(others) + 2;
+
+		deal(b, t, list, rules, spare > 0 ? (uint32_t)(spare / parts) : 0);
+		/* they may have grown meanwhile */
+		*sums = sum_up(b, list, rules);
+		count_vain(&b->pcp, true);
+	}
+	spare = level - sums->others;
+	return spare > 0 ? (uint32_t)(spare >> pcpa_list_orders[list]) : 0;
+}
+
 /* Room for list: at least `least` blocks more than it holds. */
 static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, const struct pcptune_track *t,
 		  unsigned list, uint32_t least)
@@ -385,22 +446,17 @@ static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, const struct
 
 	if (!l->limit || !pcptune_rules_has_list(rules, order))
 		return;
-	count = pcpa_list_count(l);
-	own = pcptune_max_u32(count, pcpa_get(&pcpa_words(b)->room[list]));
 	if (spare >= 2 * (int64_t)pcptune_max_u32(batch, 1u << order)) {
-		own += (uint32_t)(spare / 2 >> order);
+		own = pcptune_max_u32(pcpa_list_count(l), pcpa_get(&pcpa_words(b)->room[list])) +
+		      (uint32_t)(spare / 2 >> order);
+		count_vain(&b->pcp, false);
 	} else {
-		/* they may have grown until they were cut */
-		if (sums.loose) {
-			cut(b, list);
-			sums.held = (int64_t)pcpa_pcp_pages(b);
-		}
-		spare = level - sums.held;
-		own = count + (spare > 0 ? (uint32_t)(spare >> order) : 0);
+		own = room_of_rest(b, t, list, level, &sums);
 	}
+	count = pcpa_list_count(l);
 	if (traits & PCPTUNE_RT_FREE_HIGH) {
-		own = count +
-		      pcptune_min_u32(own - count, unasked(b, t, list, (uint32_t)sums.held));
+		own = count + pcptune_min_u32(pcptune_sub0_u32(own, count),
+					      unasked(b, t, list, (uint32_t)sums.held));
 		watch_high(b, t, list, (uint32_t)sums.held);
 	}
 	own = pcptune_max_u32(own, count + least);

@@ -96,13 +96,6 @@ static void look_at_count(struct pcptune_cpu_block *b)
 	pcpa_count_min_store(&b->pcp, s.count_min);
 }
 
-static void set_state(struct pcptune_pcp *p, uint64_t bits, uint64_t to)
-{
-	uint64_t *state = &p->reserved[PCPA_PCP_STATE];
-
-	pcpa_put(state, (pcpa_get(state) & ~bits) | to);
-}
-
 #define WARY_MOST 16u /* questions in vain for each run */
 
 /* A run of frees got so long that the rule on those of orders 1 to 3 may drain. */
@@ -546,6 +539,16 @@ static struct answer ask(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsig
 	return a;
 }
 
+/* Pages to drain, since questions in vain came to as much as that costs. */
+static uint32_t early(struct pcptune_cpu_block *b)
+{
+	uint64_t vain = pcpa_get(&b->pcp.reserved[PCPA_PCP_STATE]) & PCPA_PCP_VAIN_MASK;
+
+	return vain < VAIN_MOST * PCPA_PCP_VAIN
+		       ? 0
+		       : pcptune_min_u32(pcpa_get(&b->pcp.batch), (uint32_t)pcpa_pcp_pages(b));
+}
+
 /*
  * With pcp.lock held: what the rules say of one more block, and room for it. false: to the zone.
  * *ret_all: when it is on its list, drain_all().
@@ -572,10 +575,13 @@ static bool make_room(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned
 		return true;
 	}
 	a = ask(z, b, order);
+	if (!a.pages)
+		a.pages = early(b);
 	if (a.pages && !a.all) {
 		pcpa_pcp_drain(z, b, list, a.pages,
 			       a.high ? PCPA_DRAIN_HIGH_ORDER : PCPA_DRAIN_FULL, PCPA_PATH_FREE);
 		pcpa_pcp_control(z, b, PCPA_PATH_FREE);
+		count_vain(&b->pcp, false);
 	}
 	track(b, t, list);
 	if (!a.direct && HIGH_LISTS >> list & 1)

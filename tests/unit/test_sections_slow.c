@@ -16,6 +16,7 @@
 
 #include "allocator/pcp_private.h"
 #include "allocator/rings.h"
+#include "tests/unit/random.h"
 #include "tests/unit/sections.h"
 
 /* Nobody else's frees come in between, and the lists are those of one CPU. */
@@ -120,6 +121,116 @@ static void second_block_in_a_row(void **state)
 		assert_int_equal(in_child(second_one_child, SETTINGS(rules[i], "PCPALLOC_AGENT=0",
 								     "PCPALLOC_MODE=rseq")),
 				 0);
+}
+
+/* ---- orders that take turns just below `high` ---- */
+
+#define HIGH   800
+#define LIVE   256
+#define SWINGS 4000
+
+static struct {
+	void *block;
+	unsigned order;
+} live[LIVE];
+
+/* Whoever comes to a slow path that asks the rules also looks at what was counted. */
+static bool asked(void)
+{
+	static uint64_t before;
+	uint64_t seen = pcpa_words(lists())->seen;
+	bool changed = seen != before;
+
+	before = seen;
+	return changed;
+}
+
+static void replace(uint64_t *seed)
+{
+	uint64_t n = random_next(seed) >> 32, i = n % LIVE;
+
+	if (live[i].block)
+		pcpa_free(live[i].block, live[i].order);
+	live[i].order = (n >> 8) % 4;
+	live[i].block = taken(live[i].order);
+}
+
+/* Blocks of four orders, each replaced by one of another: what lists hold wanders, all together. */
+static void wandering_child(void)
+{
+	uint64_t seed = 1, questions = 0;
+
+	stay_here();
+	for (int i = 0; i < 50 * LIVE; i++)
+		replace(&seed);
+	CHECK(pcpa_by_sections(lists()));
+	for (int i = 0; i < SWINGS; i++) {
+		replace(&seed);
+		questions += asked();
+	}
+	CHECK(questions < SWINGS / 20);
+	CHECK_AUDIT();
+}
+
+/* One for eight and eight for one: each list grows when the other has its least. */
+static bool swing(void)
+{
+	bool question;
+
+	block[0] = taken(3);
+	for (int i = 0; i < 8; i++)
+		pcpa_free(page[i], 0);
+	question = asked();
+	for (int i = 0; i < 8; i++)
+		page[i] = taken(0);
+	pcpa_free(block[0], 3);
+	return asked() || question;
+}
+
+static void brimful_child(void)
+{
+	int questions = 0, late = 0;
+
+	stay_here();
+	for (int i = 0; i < HIGH; i++)
+		page[i] = taken(0);
+	for (int i = 0; i < BLOCKS; i++)
+		block[i] = taken(3);
+	CHECK(pcpa_by_sections(lists()));
+	while (pcpa_pcp_pages(lists()) > 64)
+		taken(0);
+	for (int i = 1; i < BLOCKS && pcpa_pcp_pages(lists()) < HIGH / 2; i++)
+		pcpa_free(block[i], 3);
+	for (int i = HIGH; --i > 8 && pcpa_pcp_pages(lists()) < HIGH - 11;)
+		pcpa_free(page[i], 0);
+	pcpa_free(block[0], 3);
+	CHECK(pcpa_pcp_pages(lists()) == HIGH - 3);
+	for (int i = 0; i < SWINGS; i++) {
+		bool question = swing();
+
+		questions += question;
+		late += question && i >= SWINGS / 2;
+	}
+	/* it was there at all, and went */
+	CHECK(questions > 10 && !late);
+	CHECK(pcpa_pcp_pages(lists()) + 31 < HIGH);
+	CHECK_AUDIT();
+}
+
+static void orders_in_turns(void **state)
+{
+	const char *const settings[] = {"PCPALLOC_MODE=rseq",
+					"PCPALLOC_AGENT=0",
+					"PCPALLOC_RULES=gx",
+					"PCPALLOC_HIGH=800",
+					"PCPALLOC_BATCH=31",
+					"PCPALLOC_GRAIN=0",
+					NULL};
+
+	(void)state;
+	need_sections();
+	assert_int_equal(in_child(wandering_child, settings), 0);
+	assert_int_equal(in_child(brimful_child, settings), 0);
 }
 
 /* ---- blocks of another zone ---- */
@@ -386,9 +497,9 @@ static void late_for_sections(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(second_block_in_a_row), cmocka_unit_test(blocks_of_another_zone),
-		cmocka_unit_test(places_come_later),	 cmocka_unit_test(twins_come_later),
-		cmocka_unit_test(late_for_sections),
+		cmocka_unit_test(second_block_in_a_row),  cmocka_unit_test(orders_in_turns),
+		cmocka_unit_test(blocks_of_another_zone), cmocka_unit_test(places_come_later),
+		cmocka_unit_test(twins_come_later),	  cmocka_unit_test(late_for_sections),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -487,8 +487,10 @@ bool preload_zone_passed(unsigned order, const struct pcpa_zone *given)
 	if (inside)
 		return false;
 	inside = true;
-	/* the agent is a matter of the long way */
-	passed = pcpa_sections_passed(order, given) && !pcpa_get(&pcpa_agent_bell);
+	passed = pcpa_sections_passed(order, given);
+	/* here: what the long way tries first is the section, and that serves again */
+	if (__builtin_expect(pcpa_get(&pcpa_agent_bell), 0))
+		(given ? pcpa_agent_wake : pcpa_agent_attend)();
 	inside = false;
 	errno = e;
 	return passed;

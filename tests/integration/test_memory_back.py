@@ -9,9 +9,9 @@ MIB = 256
 MODES = {"rseq": 2, "locked": 1}
 
 
-def start(*words, mode):
+def start(*words, mode, **env):
     return spawn([os.path.join(TOOLS, "memory_back"), *words], stdout=subprocess.PIPE,
-                 env={"PCPALLOC_MODE": mode, "PCPTUNE_SOCKET": ""})
+                 env={"PCPALLOC_MODE": mode, "PCPTUNE_SOCKET": "", **env})
 
 
 def numbers(p):
@@ -48,6 +48,16 @@ def eleven_seconds_after_a_burst_five_mib_are_left():
             for mode in modes()]
     for what, mode, p in runs:
         check_burst(what, mode, numbers(p))
+
+
+@test
+def so_it_is_with_malloc_on_our_lists():
+    requires_release()
+    if free_mib() < 3 * MIB:
+        skip(f"{3 * MIB} MiB of memory are not available")
+    for mode, p in [(mode, start("malloc", str(MIB), mode=mode, LD_PRELOAD=PRELOAD))
+                    for mode in modes()]:
+        check_burst("malloc", mode, numbers(p))
 
 
 @test

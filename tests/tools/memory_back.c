@@ -4,6 +4,7 @@
  *
  *   memory_back burst MIB          before, in the burst, and after REST seconds without a call
  *   memory_back late MIB           the same, but the burst is held until the agent sleeps
+ *   memory_back malloc MIB         as burst, of malloc(4096) and free()
  *   memory_back cycle MIB SECONDS  the burst again and again, 20 times a second: pages given back
  *                                  and page faults of all but the first; longest pause of its own
  *   memory_back shrink MIB SECONDS LARGE  a burst of LARGE MiB, then the cycle: what is held of it
@@ -29,6 +30,7 @@
 
 static void **blocks;
 static size_t n_blocks;
+static bool by_malloc;
 
 static long resident_kib(void)
 {
@@ -60,7 +62,7 @@ static void say(const char *name, long value)
 static int take(size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		blocks[i] = pcpa_alloc(0);
+		blocks[i] = by_malloc ? malloc(PCPA_PAGE_SIZE) : pcpa_alloc(0);
 		if (!blocks[i])
 			return 1;
 		memset(blocks[i], 1, PCPA_PAGE_SIZE);
@@ -70,8 +72,12 @@ static int take(size_t n)
 
 static void give(size_t n)
 {
-	for (size_t i = 0; i < n; i++)
-		pcpa_free(blocks[i], 0);
+	for (size_t i = 0; i < n; i++) {
+		if (by_malloc)
+			free(blocks[i]);
+		else
+			pcpa_free(blocks[i], 0);
+	}
 }
 
 static int take_all(void)
@@ -220,7 +226,8 @@ int main(int argc, char **argv)
 		return 2;
 	/* the program's own memory is there before the first look */
 	memset(blocks, 1, n_blocks * sizeof(*blocks));
-	if (!strcmp(argv[1], "burst"))
+	by_malloc = !strcmp(argv[1], "malloc");
+	if (by_malloc || !strcmp(argv[1], "burst"))
 		return burst(0);
 	if (!strcmp(argv[1], "late"))
 		return burst(HELD);

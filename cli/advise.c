@@ -187,6 +187,8 @@ static json_t *row_json(const struct work *w, const struct advice_row *row, size
 	json_object_set_new(o, "now", cli_limits_json(&now));
 	json_object_set_new(o, "then", cli_limits_json(&then));
 	put_traffic(&w->advice, row->measured, &row->pages_now, &row->pages_then, o);
+	json_object_set_new(o, "direct_per_s", rate(&w->advice, row->direct));
+	json_object_set_new(o, "other_lists", json_boolean(row->other_lists));
 	json_object_set_new(o, "reason", json_string(reason ? reason->name : "?"));
 	json_object_set_new(o, "why", json_shown(why));
 	json_object_set_new(o, "applied", json_false());
@@ -226,6 +228,7 @@ static json_t *advice_json(struct work *w)
 	json_object_set_new(o, "high_now", json_integer((json_int_t)a->high_now));
 	json_object_set_new(o, "high_then", json_integer((json_int_t)a->high_then));
 	put_traffic(a, a->measured, &a->pages_now, &a->pages_then, o);
+	json_object_set_new(o, "direct_per_s", rate(a, a->direct));
 	json_object_set_new(o, "last_answer", quiet_json(w));
 	for (size_t i = 0; i < a->n_rows; i++)
 		json_array_append_new(rows, row_json(w, &a->rows[i], i + 1));
@@ -258,6 +261,7 @@ static void print_row(struct text_table *t, int64_t id, const json_t *row)
 	text_table_cell(t, "%" PRIu64 " -> %" PRIu64, cli_u64(now, "high"), cli_u64(then, "high"));
 	text_table_cell(t, "%" PRIu64 " -> %" PRIu64, cli_u64(now, "batch"),
 			cli_u64(then, "batch"));
+	text_table_cell(t, "%s -> %s", cli_str(now, "rules"), cli_str(then, "rules"));
 	text_table_cell(t, "%s", per_second(row, "measured_per_s", n[0], sizeof(n[0])));
 	text_table_cell(t, "%s (%s .. %s)", per_second(row, "then_per_s", n[1], sizeof(n[1])),
 			per_second(row, "then_least_per_s", n[2], sizeof(n[2])),
@@ -280,10 +284,29 @@ static void print_total(const json_t *o)
 	       per_second(o, "then_most_per_s", n[3], sizeof(n[3])));
 }
 
+/* What passes the lists by is in none of the numbers before. */
+static void print_direct(const json_t *o)
+{
+	const json_t *row;
+	bool other = false;
+	char n[48];
+	size_t i;
+
+	json_array_foreach (json_object_get(o, "rows"), i, row)
+		other |= cli_bool(row, "other_lists");
+	if (!(json_real_value(json_object_get(o, "direct_per_s")) >= 1))
+		return;
+	printf("Another %s pages a second passed the lists by, as orders without a list do%s.\n",
+	       per_second(o, "direct_per_s", n, sizeof(n)),
+	       other ? "; with the other rules some or all\nof them may go through lists: the "
+		       "upper ends have room for that, and `pcptune record` and `eval` tell more"
+		     : "");
+}
+
 static int print_text(const json_t *o)
 {
-	static const char *const titles[] = {"id",    "zone",	 "cpu",	      "high",
-					     "batch", "pages/s", "predicted", "reason"};
+	static const char *const titles[] = {"id",    "zone",	 "cpu",	      "high",  "batch",
+					     "rules", "pages/s", "predicted", "reason"};
 	const json_t *rows = json_object_get(o, "rows"), *row,
 		     *target = json_object_get(o, "target");
 	int64_t id = (int64_t)cli_u64(o, "id");
@@ -309,6 +332,7 @@ static int print_text(const json_t *o)
 	text_table_print(t, stdout, text_colour(stdout));
 	text_table_free(t);
 	print_total(o);
+	print_direct(o);
 	if (!id)
 		return CLI_OK;
 	printf("`pcptune apply %" PRId64 "` sets all of it (%" PRId64

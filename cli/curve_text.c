@@ -96,6 +96,32 @@ static void print_row(struct text_table *t, const struct curve_plot *p, const st
 	text_table_end_row(t);
 }
 
+/* What moved and is in no curve. */
+static void print_not_in_it(const struct curve_plot *p)
+{
+	uint64_t direct = 0, listed = 0, measured = 0, most = 0;
+	char n[32];
+
+	for (size_t i = 0; i + 1 < p->n; i++) {
+		const struct curve_line *l = &p->lines[i];
+
+		direct += l->walk->direct_pages;
+		listed += l->walk->alloc_pages + l->walk->free_pages;
+		if (!l->walk->high_now)
+			continue;
+		measured += l->walk->refilled + l->walk->drained;
+		most += l->now.pages_most;
+	}
+	if (direct)
+		printf("%s pages (%.*f %%) passed the lists by, as orders without a list do: they "
+		       "are not in the curve.\n",
+		       cli_count(direct, n, sizeof(n)), direct * 10 < direct + listed,
+		       100 * (double)direct / (double)(direct + listed));
+	if (measured > most + most / 20)
+		printf("More was measured than is possible by the curve: drains by decay and by "
+		       "high-order frees, and\nlists that share a count, are not in it.\n");
+}
+
 static void print_caveats(const struct curve_plot *p)
 {
 	printf("\nA lower bound where several lists share the count: a refill comes when its own "
@@ -108,6 +134,7 @@ static void print_caveats(const struct curve_plot *p)
 		printf("Samples hold the sums of an interval, not the order of calls within it: "
 		       "the curve is that of\nthe net change, and the most is by how far calls "
 		       "may have strayed. A trace tells exactly.\n");
+	print_not_in_it(p);
 	if (p->w.from_records && p->w.gaps)
 		printf("%" PRIu64 " records have a hole before them: nothing is counted there, and "
 		       "lists may have held\nanything up to high after it.\n",
@@ -117,9 +144,10 @@ static void print_caveats(const struct curve_plot *p)
 		       "numbers: nothing is counted there.\n",
 		       p->w.gaps, p->w.lost);
 	if (p->w.backwards)
-		printf("%" PRIu64 " rows are earlier than the one before them; rows were taken in "
-		       "the order of the file.\n",
-		       p->w.backwards);
+		printf("%" PRIu64
+		       " row%s earlier than the one before; rows were taken in the order "
+		       "of the file.\n",
+		       p->w.backwards, p->w.backwards == 1 ? " is" : "s are");
 }
 
 int curve_print_text(const struct curve_plot *p)

@@ -272,14 +272,17 @@ static int print_text(const struct plan *p)
 
 static int check_trace(struct plan *p)
 {
+	if (!p->t.n_used && p->t.cut) /* which is said then */
+		return CLI_ERROR;
 	if (!p->t.n_used) {
 		cli_error("%s: nothing was allocated or freed there", p->a->trace);
 		return CLI_DRIFT;
 	}
-	if (p->a->budget && p->a->budget < 4 * (int64_t)p->t.n_used)
-		return cli_error("--budget %" PRId64 ": too little; at least 4 pages for each of "
+	if (p->a->budget && p->a->budget < POLICY_HIGH_LEAST * (int64_t)p->t.n_used)
+		return cli_error("--budget %" PRId64 ": too little; at least %u pages for each of "
 				 "%u CPUs are needed, %u",
-				 p->a->budget, p->t.n_used, 4 * p->t.n_used);
+				 p->a->budget, POLICY_HIGH_LEAST, p->t.n_used,
+				 POLICY_HIGH_LEAST * p->t.n_used);
 	return -1;
 }
 

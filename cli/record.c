@@ -119,6 +119,8 @@ static int words_fit(const struct record_args *a, const struct cli_rest *rest)
 {
 	if (!a->output)
 		return cli_usage_error("missing: where to write (-o FILE)");
+	if (!strcmp(a->output, "-"))
+		return cli_usage_error("--output -: a file is needed, or /dev/stdout");
 	if (!a->seconds)
 		return cli_usage_error("--seconds 0: not a whole number from 1");
 	if (!rest->marked && rest->argc > 1)

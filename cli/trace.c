@@ -54,17 +54,17 @@ static void print_written(const struct args *a, const char *path, uint64_t rows)
 
 static int import(const char *from, const char *to, const struct args *a)
 {
-	bool std = !strcmp(from, "-");
+	bool std = !strcmp(from, "-"), shown = !strcmp(to, "-");
 	FILE *in = std ? stdin : fopen(from, "re");
 	struct trace_writer *w = NULL;
 	char why[TRACE_WHY] = "no memory";
 	struct cli_output o;
 	uint64_t rows = 0;
-	int r, e;
+	int r, e = 0;
 
 	if (!in)
 		return cli_error("%s: %s", from, strerror(errno));
-	r = cli_output_open(&o, to);
+	r = cli_output_open(&o, shown ? NULL : to);
 	if (r < 0) {
 		e = trace_writer_new(o.f, "csv", &w);
 		if (!e)
@@ -78,6 +78,8 @@ static int import(const char *from, const char *to, const struct args *a)
 	}
 	if (!std)
 		fclose(in);
+	if (e || (shown && r < 0))
+		return e ? CLI_ERROR : CLI_OK;
 	if (r < 0)
 		print_written(a, to, rows);
 	return r < 0 ? CLI_OK : r;
@@ -93,7 +95,7 @@ static int export(const char *from, const char *to, const struct args *a)
 
 	if (e)
 		return cli_error("%s", why);
-	r = cli_output_open(&o, to);
+	r = cli_output_open(&o, to && strcmp(to, "-") ? to : NULL);
 	if (r < 0) {
 		e = trace_csv_export(t, o.f, &rows, why);
 		r = cli_output_close(&o, !e || e == -EBADMSG);
@@ -183,8 +185,9 @@ static void info_text(const struct info *i, const char *path, uint64_t bytes)
 	printf("time: %" PRIu64 " ns to %" PRIu64 " ns, %s\n", i->least_ns, i->most_ns,
 	       text_ns(i->most_ns - i->least_ns, n[0], sizeof(n[0])));
 	if (i->backwards)
-		printf("      %s rows are earlier than the row before them\n",
-		       cli_count(i->backwards, n[0], sizeof(n[0])));
+		printf("      %s row%s earlier than the row before\n",
+		       cli_count(i->backwards, n[0], sizeof(n[0])),
+		       i->backwards == 1 ? " is" : "s are");
 	printf("pages: %s allocated, %s freed\n", cli_count(i->allocated, n[0], sizeof(n[0])),
 	       cli_count(i->freed, n[1], sizeof(n[1])));
 	if (i->has_level)
@@ -236,9 +239,12 @@ int cmd_trace(int argc, char **argv)
 	to = a.output ? a.output : rest.argc == 3 ? rest.argv[2] : NULL;
 	if (a.output && rest.argc == 3)
 		return cli_usage_error("\"%s\" is one word too many beside --output", rest.argv[2]);
-	if (!strcmp(rest.argv[0], "import"))
+	if (!strcmp(rest.argv[0], "import")) {
+		if (a.json && to && !strcmp(to, "-"))
+			return cli_usage_error("import --json tells of a file: -o FILE is missing");
 		return to ? import(rest.argv[1], to, &a)
 			  : cli_usage_error("missing: where to write (-o FILE)");
+	}
 	if (!strcmp(rest.argv[0], "export"))
 		return a.json && (!to || !strcmp(to, "-"))
 			       ? cli_usage_error(

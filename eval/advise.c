@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <pcptune/rules.h>
 #include "eval/advise.h"
 #include "eval/likeness.h"
 #include "lib/records.h"
@@ -221,6 +222,15 @@ static void widen(struct whatif *w, uint64_t measured, const struct whatif *now)
 	w->pages_most += measured > now->pages ? measured - now->pages : 0;
 }
 
+static bool other_lists(const struct limits *a, const struct limits *b)
+{
+	for (uint32_t order = 0; order <= PCPTUNE_MAX_ORDER; order++)
+		if (pcptune_rules_has_list(a->rules, order) !=
+		    pcptune_rules_has_list(b->rules, order))
+			return true;
+	return false;
+}
+
 static void add_walk(struct advice *a, struct advice_row *row, const struct walk *w, bool changed,
 		     const struct limits *now, const struct limits *then)
 {
@@ -232,12 +242,18 @@ static void add_walk(struct advice *a, struct advice_row *row, const struct walk
 	if (changed)
 		ask_walk(w, then, false, &by_then);
 	widen(&by_then, measured, &by_now);
+	if (row && other_lists(now, then)) {
+		row->other_lists = true;
+		by_then.pages_most += w->direct_pages;
+	}
 	a->measured += measured;
+	a->direct += w->direct_pages;
 	whatif_add(&a->pages_now, &by_now);
 	whatif_add(&a->pages_then, &by_then);
 	if (!row)
 		return;
 	row->measured = measured;
+	row->direct = w->direct_pages;
 	row->pages_now = by_now;
 	row->pages_then = by_then;
 }

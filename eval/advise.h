@@ -7,7 +7,8 @@
  * policy by records needs. One by counters would see the same misses whatever it sets, and go on
  * and on; so a CPU that it raised above what was in force shows none from then on, and its advice
  * is a first step. What both settings cost comes from the walk of each CPU (walks.h), with its
- * bracket.
+ * bracket. What passed the lists by is in no walk; where the advised rules have lists of other
+ * orders it may go through them, and the bracket has room for all of it.
  */
 #ifndef PCPTUNE_EVAL_ADVISE_H
 #define PCPTUNE_EVAL_ADVISE_H
@@ -25,6 +26,8 @@ struct advice_row {
 	int64_t arg[4];
 	uint32_t high_before;		     /* of that reason */
 	uint64_t measured;		     /* pages moved in the time that was looked at */
+	uint64_t direct;		     /* and pages that passed the lists by */
+	bool other_lists;		     /* then: of other orders, so that they may not */
 	struct whatif pages_now, pages_then; /* by the walk, of both settings */
 };
 
@@ -35,7 +38,7 @@ struct advice {
 	uint64_t from_us, to_us; /* wall clock, of the samples */
 	double seconds;
 	uint64_t high_now, high_then; /* sums, all CPUs in use */
-	uint64_t measured;	      /* pages moved, all CPUs */
+	uint64_t measured, direct;    /* of all CPUs */
 	struct whatif pages_now, pages_then;
 	uint32_t quiet; /* reason of the last answer without a change; 0: none */
 	int64_t quiet_arg[4];

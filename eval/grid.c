@@ -123,6 +123,11 @@ static struct closed_setup setup_of(const struct grid *g)
 				     .budget = g->budget};
 }
 
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 /*
  * high of each CPU by water-filling, each with `loss` pages more than the capacity it is to have in
  * effect; what would save nothing is shared evenly. false: the memory is too little.
@@ -131,11 +136,12 @@ static bool split_highs(const struct grid *g, const struct grid_job *job, uint64
 			uint32_t *high)
 {
 	const struct walks *w = &g->t->w;
+	uint64_t least = loss < POLICY_HIGH_LEAST ? POLICY_HIGH_LEAST - loss : 0;
 	uint64_t *capacity, rest;
 	const struct curve **curves;
 	bool ok = false;
 
-	if (job->memory < loss * w->n)
+	if (job->memory < (loss + least) * w->n)
 		return false;
 	rest = job->memory - loss * w->n;
 	curves = calloc(w->n + 1, sizeof(*curves));
@@ -143,7 +149,7 @@ static bool split_highs(const struct grid *g, const struct grid_job *job, uint64
 	for (size_t i = 0; curves && i < w->n; i++)
 		curves[i] = &w->walk[i]->curve;
 	if (curves && capacity)
-		ok = !oracle_split(curves, w->n, rest, capacity);
+		ok = !oracle_split(curves, w->n, least, rest, capacity);
 	for (size_t i = 0; ok && i < w->n; i++)
 		rest -= capacity[i];
 	for (size_t i = 0; ok && i < w->n; i++) {
@@ -193,7 +199,7 @@ static uint64_t mean_loss(const struct closed_result *r)
  */
 static void run_split(const struct grid *g, struct grid_job *job)
 {
-	uint64_t batch = job->r.batch < 4 ? 4 : job->r.batch, loss = mean_loss(&job->r);
+	uint64_t batch = job->r.batch ? job->r.batch : 1, loss = mean_loss(&job->r);
 	uint64_t same = job->memory / (g->t->n_used ? g->t->n_used : 1);
 	uint32_t *high = calloc(g->t->n_cpus + 1, sizeof(*high));
 
@@ -205,14 +211,9 @@ static void run_split(const struct grid *g, struct grid_job *job)
 		try_split(g, job, high);
 	for (uint32_t i = 0; i < g->t->n_cpus; i++)
 		high[i] = same < PCPTUNE_MAX_HIGH ? (uint32_t)same : PCPTUNE_MAX_HIGH;
-	if (same >= batch)
+	if (same >= most(batch, POLICY_HIGH_LEAST))
 		try_split(g, job, high);
 	free(high);
-}
-
-static uint64_t most(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
 }
 
 /*

@@ -86,16 +86,18 @@ static uint64_t piece_end(const struct curve *c, uint64_t from, uint64_t s)
 	return lo;
 }
 
-int oracle_split(const struct curve *const *curves, size_t n, uint64_t budget, uint64_t *capacity)
+int oracle_split(const struct curve *const *curves, size_t n, uint64_t least, uint64_t budget,
+		 uint64_t *capacity)
 {
 	struct heap h = {calloc(n + 1, sizeof(struct entry)), 0};
 
 	if (!h.e)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		capacity[i] = 0;
-		heap_push(&h, slope(curves[i], 0), i);
+		capacity[i] = least;
+		heap_push(&h, slope(curves[i], least), i);
 	}
+	budget = budget > n * least ? budget - n * least : 0;
 	while (h.n && budget && h.e[0].key) {
 		size_t i = h.e[0].what;
 		uint64_t end = piece_end(curves[i], capacity[i], h.e[0].key);

@@ -26,10 +26,12 @@
 #include "eval/curve.h"
 
 /*
- * Capacities of n CPUs, together at most budget, that move the fewest pages in all when lists begin
- * empty; pages that would save nothing are not given away. Curves are sealed. 0 or -ENOMEM.
+ * Capacities of n CPUs, each `least` or more, together at most budget (n times `least` or more),
+ * that move the fewest pages in all when lists begin empty; pages that would save nothing are not
+ * given away. Curves are sealed. 0 or -ENOMEM.
  */
-int oracle_split(const struct curve *const *curves, size_t n, uint64_t budget, uint64_t *capacity);
+int oracle_split(const struct curve *const *curves, size_t n, uint64_t least, uint64_t budget,
+		 uint64_t *capacity);
 
 /* A movement of one CPU: pages > 0 freed, < 0 allocated. */
 struct oracle_event {

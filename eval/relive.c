@@ -17,7 +17,6 @@
 #define PERIOD_LEAST 100000u	 /* us */
 #define PERIOD_MOST  3600000000u /* us */
 #define PERIOD_LOOK  1000u	 /* records that tell how often they were taken */
-#define LEAST_HIGH   4u		 /* pages a CPU, below which no policy can work */
 
 /* ---- what the log says of a target ---- */
 
@@ -180,7 +179,7 @@ static int open_past(struct past *past, struct logstore *ls, struct relive_log *
 static int run_past(struct past *past, struct relive_job *jobs, size_t n, struct relive_log *log,
 		    char *why)
 {
-	uint64_t least = LEAST_HIGH * (uint64_t)past->w.n;
+	uint64_t least = POLICY_HIGH_LEAST * (uint64_t)past->w.n;
 	int r;
 
 	if (!past->w.records) {
@@ -196,8 +195,8 @@ static int run_past(struct past *past, struct relive_job *jobs, size_t n, struct
 		snprintf(why, RELIVE_WHY,
 			 "%llu: too little; target %lld needs at least %u pages for each of %zu "
 			 "CPUs, %llu",
-			 (unsigned long long)past->o->budget, (long long)past->t->id, LEAST_HIGH,
-			 past->w.n, (unsigned long long)least);
+			 (unsigned long long)past->o->budget, (long long)past->t->id,
+			 POLICY_HIGH_LEAST, past->w.n, (unsigned long long)least);
 		return -ERANGE;
 	}
 	r = relive_run(past, jobs, n, log);

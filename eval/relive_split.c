@@ -16,20 +16,27 @@ static uint64_t split_pages(const struct past *past, const uint64_t *capacity)
 	return pages;
 }
 
+/* The least capacity that a CPU can have. */
+static uint64_t least_capacity(uint64_t loss)
+{
+	return loss < POLICY_HIGH_LEAST ? POLICY_HIGH_LEAST - loss : 0;
+}
+
 /* Water-filling where each CPU loses so many pages to batches; UINT64_MAX: too little memory. */
 static uint64_t filled(const struct past *past, uint64_t memory, uint64_t loss)
 {
 	const struct walks *w = &past->w;
 	const struct curve **curves;
-	uint64_t *capacity, pages = UINT64_MAX;
+	uint64_t least = least_capacity(loss), *capacity, pages = UINT64_MAX;
 
-	if (memory < loss * w->n)
+	if (memory < (loss + least) * w->n)
 		return UINT64_MAX;
 	curves = calloc(w->n + 1, sizeof(*curves));
 	capacity = calloc(w->n + 1, sizeof(*capacity));
 	for (size_t i = 0; curves && i < w->n; i++)
 		curves[i] = &w->walk[i]->curve;
-	if (curves && capacity && !oracle_split(curves, w->n, memory - loss * w->n, capacity))
+	if (curves && capacity &&
+	    !oracle_split(curves, w->n, least, memory - loss * w->n, capacity))
 		pages = split_pages(past, capacity);
 	free(curves);
 	free(capacity);

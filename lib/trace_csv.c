@@ -3,7 +3,8 @@
  * Traces as comma-separated text, for what comes from elsewhere and goes there.
  *
  * One header, then one row a line, whole numbers only. A line that is not a row ends the import
- * with its number and what would be right: a trace with holes would be worse than none.
+ * with its number and what would be right: a trace with holes would be worse than none. Lines may
+ * end as on other systems, and begin with the mark that spreadsheets put before UTF-8.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -59,18 +60,20 @@ static const char *parse(const char *s, struct trace_row *row)
 /* 1: a line without its end; 0: none is left; -EBADMSG: too long or with a NUL byte. */
 static int read_line(FILE *in, char *line)
 {
-	size_t n;
+	int c = getc_unlocked(in);
+	size_t n = 0;
 
-	memset(line, 1, LINE_MAX_BYTES);
-	if (!fgets(line, LINE_MAX_BYTES, in))
+	if (c == EOF)
 		return ferror(in) ? -EIO : 0;
-	n = strlen(line);
-	if (n && line[n - 1] == '\n')
-		line[--n] = '\0';
-	else if (!feof(in))
-		return -EBADMSG;
-	if (n && line[n - 1] == '\r')
-		line[n - 1] = '\0';
+	for (; c != '\n' && c != EOF; c = getc_unlocked(in)) {
+		if (!c || n + 1 == LINE_MAX_BYTES)
+			return -EBADMSG;
+		line[n++] = (char)c;
+	}
+	if (c == EOF && ferror(in))
+		return -EIO;
+	n -= n && line[n - 1] == '\r';
+	line[n] = '\0';
 	return 1;
 }
 
@@ -80,6 +83,17 @@ static int bad_line(const char *name, uint64_t number_, const char *right, char 
 	return -EINVAL;
 }
 
+static int cannot_read(const char *name, char *why)
+{
+	snprintf(why, TRACE_WHY, "%.200s: can not be read: %s", name, strerror(errno));
+	return -EIO;
+}
+
+static const char *behind_mark(const char *line)
+{
+	return line + (strncmp(line, "\xef\xbb\xbf", 3) ? 0 : 3);
+}
+
 int trace_csv_import(FILE *in, const char *name, struct trace_writer *w, uint64_t *ret_rows,
 		     char *why)
 {
@@ -87,7 +101,9 @@ int trace_csv_import(FILE *in, const char *name, struct trace_writer *w, uint64_
 	uint64_t n = 1;
 	int r = read_line(in, line);
 
-	if (r != 1 || strcmp(line, TRACE_CSV_HEADER) != 0)
+	if (r == -EIO)
+		return cannot_read(name, why);
+	if (r != 1 || strcmp(behind_mark(line), TRACE_CSV_HEADER) != 0)
 		return bad_line(name, 1, "the first line is \"" TRACE_CSV_HEADER "\"", why);
 	while ((r = read_line(in, line)) == 1) {
 		struct trace_row row;
@@ -103,11 +119,10 @@ int trace_csv_import(FILE *in, const char *name, struct trace_writer *w, uint64_
 		}
 	}
 	if (r == -EBADMSG)
-		return bad_line(name, n + 1, "too long for a row of four numbers", why);
-	if (r) {
-		snprintf(why, TRACE_WHY, "%.200s: can not be read", name);
-		return r;
-	}
+		return bad_line(name, n + 1,
+				"too long for a row of four numbers, or with a NUL byte", why);
+	if (r)
+		return cannot_read(name, why);
 	*ret_rows = n - 1;
 	return 0;
 }

@@ -29,6 +29,8 @@
 
 #define POLICY_NAME_MAX 31u /* bytes of a name */
 
+#define POLICY_HIGH_LEAST 4u /* pages: no CPU gets less */
+
 struct policy_module; /* a loaded plug-in; shared by instances, reference counted */
 
 /* Which file it is: one that was written anew differs. */

@@ -20,8 +20,6 @@
 #include <pcptune/rules.h>
 #include "policies/host_internal.h"
 
-#define HIGH_LEAST 4u
-
 static uint32_t keep(uint32_t v, uint32_t old)
 {
 	return v == PCPTUNE_KEEP ? old : v;
@@ -31,7 +29,7 @@ static uint32_t most_high(const struct pcptune_shape *shape)
 {
 	uint32_t limit = pcptune_min_u32(shape->high_limit, PCPTUNE_MAX_HIGH);
 
-	return pcptune_max_u32(limit, HIGH_LEAST);
+	return pcptune_max_u32(limit, POLICY_HIGH_LEAST);
 }
 
 /* The highest high this CPU may get: its own plus what the budget has left. */
@@ -54,10 +52,10 @@ static uint32_t clamp_high(const struct limits *old, const struct limits *c, boo
 		high = pcptune_clamp_u32(high, c->high_min, c->high_max);
 	if (high == old->high)
 		return high;
-	high = pcptune_clamp_u32(high, HIGH_LEAST, most);
+	high = pcptune_clamp_u32(high, POLICY_HIGH_LEAST, most);
 	if (high > old->high)
 		high = pcptune_max_u32(pcptune_min_u32(high, ceil), old->high);
-	return high < HIGH_LEAST ? old->high : high;
+	return high < POLICY_HIGH_LEAST ? old->high : high;
 }
 
 /* Bounds around a high that is settled; c->high 0: the CPU will begin at high_min. */

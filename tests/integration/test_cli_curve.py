@@ -54,6 +54,18 @@ def the_points_are_the_truth():
 
 
 @test
+def what_passed_the_lists_by_is_told():
+    path = os.path.join(tmp(), "t.pct")
+    rows = "".join(f"{i},0,{6 * (i % 2)},{(-1) ** (i // 2)}\n" for i in range(100))
+    r = run([PCPTUNE, "trace", "import", "-", path], input=HEADER + rows)
+    assert r.returncode == 0, r
+    text = curve("-t", path).stdout
+    assert "\n3,200 pages (98 %) passed the lists by" in text, text
+    assert json.loads(curve("-t", path, "-j").stdout)["cpus"][0]["direct_pages"] == 3200
+    assert "passed the lists by" not in curve("-t", trace(walk())).stdout
+
+
+@test
 def text_svg_and_one_cpu():
     path = trace(walk())
     svg = path + ".svg"

@@ -55,6 +55,22 @@ def fixed_values_give_what_brute_force_gives():
     assert j["rows"] == 4000 and j["cpus"] == 3 and j["whole"] is True, j
 
 
+@test
+def the_best_split_is_what_exhaustive_search_finds():
+    rng = random.Random(11)
+    for budget in (8, 9, 11, 30, 31):
+        rows = [((i + 1) * 500000, i % 2, 0, rng.choice((-1, 1)) * rng.randrange(1, 12 if i % 2 else 4))
+                for i in range(300)]
+        r = cli_eval("--trace", trace(rows), "--policy", "static", "--set", "static.batch=1", "--set",
+                     "static.rules=g0", "--budget", str(budget), "--json")
+        assert r.returncode == 0, r
+        p = json.loads(r.stdout)["policies"][0]
+        cpu = [[row for row in rows if row[1] == c] for c in (0, 1)]
+        best = min(sum(brute(cpu[0], high - 1)) + sum(brute(cpu[1], budget - high - 1))
+                   for high in range(4, budget - 3))
+        assert p["memory"] == budget and p["static_split"] == best <= p["moved"], (budget, best, p)
+
+
 class Lcg:
     """Numbers that are the same with every version of Python."""
 
@@ -233,6 +249,11 @@ def empty_and_cut_traces_are_told():
     j = json.loads(r.stdout)
     assert r.returncode == 1 and j["whole"] is False and j["rows"] == 65536, r
     assert "65536 rows before it are good" in r.stderr, r
+    path = trace(rows[:9])
+    cut_short(path, 40)
+    r = cli_eval("-t", path, "-p", "static")
+    assert r.returncode == 1 and "0 rows before it are good" in r.stderr and not r.stdout, r
+    assert "nothing was" not in r.stderr, r
 
 
 main()

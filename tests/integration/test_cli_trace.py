@@ -43,6 +43,41 @@ def what_goes_in_comes_out():
 
 
 @test
+def lines_of_other_systems_are_read_and_what_is_no_text_is_not():
+    rows = ROWS.split("\n")
+    for text in ("\r\n".join(rows), "\ufeff" + ROWS, "\ufeff" + "\r\n".join(rows), ROWS[:-1]):
+        src = written(text)
+        r = trace("import", src, src + ".pct")
+        assert r.returncode == 0, (text, r)
+        assert trace("export", src + ".pct").stdout == ROWS, text
+    for text, line in (("1,0,0,5\0", 2), ("1,0,0,5\0\n2,0,0,5\n", 2), ("1,0,0,5\n\0\0\0", 3),
+                       ("1,0,0,5\n\ufeff2,0,0,5\n", 3), ("1,0,0," + "5" * 200, 2)):
+        src = written(HEADER + text)
+        r = trace("import", src, src + ".pct")
+        assert r.returncode == 1 and f"line {line}:" in r.stderr and not r.stdout, (text, r)
+        assert not os.path.exists(src + ".pct")
+    r = trace("import", tmp(), src + ".pct")
+    assert r.returncode == 1 and "Is a directory" in r.stderr, r
+
+
+@test
+def a_dash_is_standard_output():
+    d = tmp()
+    src = written(ROWS, d=d)
+    assert trace("import", src, "a.pct", cwd=d).returncode == 0
+    r = subprocess.run([PCPTUNE, "trace", "import", src, "-o", "-"], capture_output=True, cwd=d)
+    with open(os.path.join(d, "a.pct"), "rb") as f:
+        assert r.returncode == 0 and r.stdout == f.read() and not r.stderr, r
+    r = trace("export", "a.pct", "-", cwd=d)
+    assert r.returncode == 0 and r.stdout == ROWS, r
+    r = trace("import", src, "-", "--json", cwd=d)
+    assert r.returncode == 2 and not r.stdout, r
+    r = run([PCPTUNE, "record", "-o", "-", "--", "true"], cwd=d)
+    assert r.returncode == 2 and "file" in r.stderr and not r.stdout, r
+    assert sorted(os.listdir(d)) == ["a.pct", "walks.csv"]
+
+
+@test
 def what_is_no_file_stays_what_it_is_and_a_link_a_link():
     d = tmp()
     src, fifo, link, old = (os.path.join(d, n) for n in ("walks.csv", "fifo", "link", "old.pct"))

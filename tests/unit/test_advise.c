@@ -19,6 +19,7 @@ static struct pcptune_encoder *enc;
 static struct log_target target;
 static struct records_writer writer;
 static bool with_records;
+static uint64_t direct; /* pages past the lists, each way, in a record of CPU 0 */
 
 static void log_record(const struct pcptune_record *r, const struct pcptune_sample *s)
 {
@@ -29,6 +30,7 @@ static void log_record(const struct pcptune_record *r, const struct pcptune_samp
 	l.batch = c->batch;
 	l.scale_max = c->scale_max;
 	l.rules = c->rules;
+	l.alloc_direct = l.free_direct = r->index ? 0 : direct;
 	assert_int_equal(records_add(&writer, &l), 0);
 }
 
@@ -162,6 +164,36 @@ static void says_what_each_needs(void **state)
 	end(&a);
 }
 
+/* What went past lists of order 0 alone may go through those of knee: the range has room for it. */
+static void has_room_for_what_passed_the_lists_by(void **state)
+{
+	uint64_t most[2], measured;
+	char why[WALKS_WHY] = "";
+	const struct advice_row *r;
+	struct advice a;
+
+	(void)state;
+	with_records = true;
+	for (int i = 0; i < 2; i++) {
+		direct = i * 1000000u;
+		make_log(0, 300);
+		assert_int_equal(ask("knee", 0, 0, &a, why), 0);
+		r = row_of(&a, 0);
+		assert_non_null(r);
+		assert_true(r->other_lists); /* static has the rules of before 5.13 */
+		assert_true(i ? r->direct >= 50 * direct : !r->direct);
+		assert_int_equal(a.direct, r->direct);
+		most[i] = r->pages_then.pages_most - r->direct;
+		if (i)
+			assert_int_equal(r->measured, measured);
+		measured = r->measured;
+		assert_int_equal(row_of(&a, 1)->direct, 0);
+		end(&a);
+	}
+	direct = 0;
+	assert_int_equal(most[1], most[0]);
+}
+
 /* The budget of the target holds for advice, too: the policy goes by what it set before. */
 static void keeps_the_budget(void **state)
 {
@@ -216,6 +248,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(says_what_each_needs),
+		cmocka_unit_test(has_room_for_what_passed_the_lists_by),
 		cmocka_unit_test(keeps_the_budget),
 		cmocka_unit_test(works_without_records),
 		cmocka_unit_test(nothing_to_change_and_nothing_there),

@@ -172,12 +172,12 @@ static uint64_t moved(const struct curve *c, uint32_t n, const uint64_t *capacit
 	return sum;
 }
 
-static uint64_t best_split(const struct curve *c, uint64_t budget)
+static uint64_t best_split(const struct curve *c, uint64_t least, uint64_t budget)
 {
 	uint64_t best = UINT64_MAX;
 
-	for (uint64_t i = 0; i <= budget; i++)
-		for (uint64_t k = 0; i + k <= budget; k++) {
+	for (uint64_t i = least; i + 2 * least <= budget; i++)
+		for (uint64_t k = least; i + k + least <= budget; k++) {
 			uint64_t split[3] = {i, k, budget - i - k}, v = moved(c, 3, split);
 
 			best = v < best ? v : best;
@@ -192,7 +192,7 @@ static void the_split_is_what_exhaustive_search_finds(void **state)
 		struct oracle_event ev[STEPS];
 		struct curve c[3];
 		const struct curve *p[3] = {&c[0], &c[1], &c[2]};
-		uint64_t split[3], budget = below(60);
+		uint64_t split[3], least = below(2) * below(6), budget = 3 * least + below(60);
 		int64_t run[3] = {1 + (int64_t)below(3), 1 + (int64_t)below(9),
 				  1 + (int64_t)below(30)};
 
@@ -203,9 +203,10 @@ static void the_split_is_what_exhaustive_search_finds(void **state)
 			ev[i] = (struct oracle_event){cpu, below(2) ? pages : -pages};
 		}
 		curves_of(ev, STEPS, 3, c);
-		assert_int_equal(oracle_split(p, 3, budget, split), 0);
+		assert_int_equal(oracle_split(p, 3, least, budget, split), 0);
 		assert_true(split[0] + split[1] + split[2] <= budget);
-		assert_int_equal(moved(c, 3, split), best_split(c, budget));
+		assert_true(split[0] >= least && split[1] >= least && split[2] >= least);
+		assert_int_equal(moved(c, 3, split), best_split(c, least, budget));
 		for (int i = 0; i < 3; i++)
 			curve_free(&c[i]);
 	}
@@ -225,7 +226,7 @@ static void the_floor_is_never_above_the_split(void **state)
 		for (uint32_t i = 0; i < 20000; i++)
 			ev[i] = (struct oracle_event){(uint32_t)below(5), (int64_t)below(101) - 50};
 		curves_of(ev, 20000, 5, c);
-		assert_int_equal(oracle_split(p, 5, budget, split), 0);
+		assert_int_equal(oracle_split(p, 5, 0, budget, split), 0);
 		assert_int_equal(oracle_belady(ev, 20000, 5, budget, &floor), 0);
 		assert_true(floor.refilled + floor.drained <= moved(c, 5, split));
 		for (int i = 0; i < 5; i++)
@@ -244,7 +245,7 @@ static void nothing_costs_nothing(void **state)
 	assert_int_equal(t.refilled + t.drained, 0);
 	assert_int_equal(oracle_belady(&zero, 1, 1, 0, &t), 0);
 	assert_int_equal(t.refilled + t.drained, 0);
-	assert_int_equal(oracle_split(NULL, 0, 100, &split), 0);
+	assert_int_equal(oracle_split(NULL, 0, 0, 100, &split), 0);
 	assert_int_equal(split, 7);
 }
 

@@ -4,7 +4,6 @@
  *
  * Rows are printed as they are read, so that a log of any length needs no memory and `| head`
  * ends it; columns have fixed widths for that (log_row.c).
- * What the store can not filter (zone, reason) is filtered here; --tail then counts first.
  * --follow looks again four times a second and notices, by poll(), a reader that went away while
  * there was nothing to write. A row is printed once, so it waits until its outcome is known, but
  * not longer than SETTLE_US: a target may take its time.
@@ -61,7 +60,6 @@ struct listing {
 	const struct args *a;
 	struct logstore *ls;
 	struct log_filter filter;
-	uint64_t skip, matched; /* of --tail, where it is counted here */
 	uint64_t printed;
 	int64_t last_id;      /* of a decision handed out by the store */
 	struct event *events; /* not printed yet, by time */
@@ -117,23 +115,6 @@ static void print_events_until(struct listing *l, uint64_t wall_us)
 
 /* ---- decisions ---- */
 
-static bool wanted(const struct args *a, const struct log_decision *d)
-{
-	return (a->zone < 0 || d->zone == a->zone) &&
-	       (!a->reason || !strcmp(a->reason, d->reason_name));
-}
-
-static int count_one(const struct log_decision *d, const struct log_target *t,
-		     const struct log_assignment *a, void *cookie)
-{
-	struct listing *l = cookie;
-
-	(void)t;
-	(void)a;
-	l->matched += wanted(l->a, d);
-	return 0;
-}
-
 /* The events before the first row of a tail are as old as the rows that are left out. */
 static void skip_events(struct listing *l, uint64_t wall_us)
 {
@@ -155,12 +136,6 @@ static int print_one(const struct log_decision *d, const struct log_target *t,
 	if (l->following && unsettled(d))
 		return 1; /* seen again at the next look, and all after it */
 	l->last_id = d->id;
-	if (!wanted(l->a, d))
-		return 0;
-	if (l->skip) {
-		l->skip--;
-		return 0;
-	}
 	if (!l->printed++ && l->a->tail >= 0)
 		skip_events(l, d->t.wall_us);
 	print_events_until(l, d->t.wall_us);
@@ -176,24 +151,6 @@ static int print_one(const struct log_decision *d, const struct log_target *t,
 static int store_error(struct listing *l)
 {
 	return cli_error("%s: %s", logstore_path(l->ls), logstore_error(l->ls));
-}
-
-/* How many rows --tail leaves out, or lets the store find out. -1, or the exit status. */
-static int set_tail(struct listing *l)
-{
-	const struct args *a = l->a;
-
-	if (a->tail < 0)
-		return -1;
-	if (a->zone < 0 && !a->reason) {
-		l->filter.limit = a->tail > UINT32_MAX ? UINT32_MAX : (uint32_t)a->tail;
-		l->filter.newest = true;
-		return -1;
-	}
-	if (logstore_decisions(l->ls, &l->filter, count_one, l))
-		return store_error(l);
-	l->skip = l->matched > (uint64_t)a->tail ? l->matched - (uint64_t)a->tail : 0;
-	return -1;
 }
 
 /* ---- events ---- */
@@ -306,7 +263,6 @@ static int follow(struct listing *l)
 
 	l->filter.limit = 0;
 	l->filter.newest = false;
-	l->skip = 0;
 	l->following = true;
 	while (!fflush(stdout) && !ferror(stdout)) {
 		if (poll(&out, 1, FOLLOW_MS) > 0 && (out.revents & (POLLERR | POLLHUP | POLLNVAL)))
@@ -336,7 +292,6 @@ static int run_listing(struct listing *l)
 	const struct log_filter newest = {.cpu = -1, .limit = 1, .newest = true};
 	int r = find_target(l);
 
-	r = r < 0 ? set_tail(l) : r;
 	if (r < 0 && logstore_decisions(l->ls, &newest, last_id, &l->last_id) < 0)
 		r = store_error(l);
 	r = r < 0 ? list(l) : r;
@@ -352,6 +307,11 @@ static int run_listing(struct listing *l)
 	return l->a->follow ? follow(l) : CLI_OK;
 }
 
+static uint32_t most_u32(int64_t v)
+{
+	return v < UINT32_MAX ? (uint32_t)v : UINT32_MAX;
+}
+
 int cmd_log(int argc, char **argv)
 {
 	struct args a = {.cpu = -1, .zone = -1, .tail = -1};
@@ -365,8 +325,14 @@ int cmd_log(int argc, char **argv)
 	r = cli_open_log(a.db, a.socket, a.json, &l.ls);
 	if (r >= 0)
 		return r;
-	l.filter = (struct log_filter){
-		.cpu = a.cpu, .policy = a.policy, .since_wall_us = a.since, .after_id = 0};
+	l.filter = (struct log_filter){.cpu = a.cpu,
+				       .policy = a.policy,
+				       .reason = a.reason,
+				       .since_wall_us = a.since,
+				       .in_zone = a.zone >= 0,
+				       .zone = most_u32(a.zone),
+				       .limit = a.tail < 0 ? 0 : most_u32(a.tail),
+				       .newest = a.tail >= 0};
 	r = run_listing(&l);
 	drop_events(&l);
 	logstore_close(l.ls);

@@ -183,6 +183,7 @@ struct log_filter {
 	int64_t before_id; /* decisions with a smaller id only; 0: all */
 	bool in_zone;	   /* decisions of `zone` only */
 	uint32_t zone;
+	const char *reason; /* decisions for the reason of this name only; NULL: all */
 	uint64_t since_wall_us;
 	uint32_t limit; /* 0: none */
 	bool newest;	/* the newest `limit` rows (still handed out oldest first) */

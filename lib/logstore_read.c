@@ -47,6 +47,8 @@ static void q_filter(struct query *q, const struct log_filter *f, bool decision)
 		q_add(q, " AND d.id < ?9");
 	if (f->in_zone && decision)
 		q_add(q, " AND d.zone = ?10");
+	if (f->reason && decision)
+		q_add(q, " AND d.reason_name = ?11");
 }
 
 static void q_bind(sqlite3_stmt *st, const struct log_filter *f, int64_t after, int64_t limit)
@@ -61,6 +63,7 @@ static void q_bind(sqlite3_stmt *st, const struct log_filter *f, int64_t after, 
 	sqlite3_bind_int64(st, 8, limit);
 	sqlite3_bind_int64(st, 9, f->before_id);
 	sqlite3_bind_int64(st, 10, f->zone);
+	sqlite3_bind_text(st, 11, f->reason, -1, SQLITE_STATIC);
 }
 
 static const struct log_filter no_filter = {.cpu = -1};

@@ -117,6 +117,8 @@ def log_filters():
     assert ids(db, "--tail", "100") == [1, 2, 3, 4, 5, 6, 7]
     assert ids(db, "--tail", "1", "--reason", "contended") == [3], "tail counts what is listed"
     assert ids(db, "--tail", "1", "--target", "1", "--cpu", "0") == [4]
+    assert ids(db, "--tail", "1", "--zone", "0", "--reason", "contended") == [3]
+    assert ids(db, "--tail", "3", "--zone", "1") == ids(db, "--zone", str(2**32)) == []
     assert ids(db, "--since", "2026-11-30T10:00:01Z") == [3, 4, 7]
     assert ids(db, "--since", "2026-11-30 10:00:02") == [7]
 

@@ -198,7 +198,7 @@ static int no_records(const struct tally *t)
 				       json_string_value(json_array_get(t->logs, i)));
 	cli_error("%s: no records of what lists did, so nothing can be told (an older daemon wrote "
 		  "it, "
-		  "or log.record_ms was 0, or nothing was allocated)",
+		  "log.record_ms was 0, nothing was allocated, or the first is yet to come)",
 		  logs);
 	return CLI_DRIFT;
 }

@@ -441,7 +441,7 @@ static void print_notes(const struct tally *t)
 		orders = t->rows[i].sums.orders > orders ? t->rows[i].sums.orders : orders;
 	}
 	if (!(l->holes || l->moved_high || l->collapsed || l->unrecorded || l->bare_targets ||
-	      l->damaged || grown || orders))
+	      l->damaged || grown || orders || l->measured.free_high))
 		return;
 	printf("\nWhat the log can not tell:\n");
 	print_note(l->holes, "records have a hole before them; lists are taken to hold what they "
@@ -451,6 +451,10 @@ static void print_notes(const struct tally *t)
 	print_note(l->unrecorded, "pages were allocated and freed in no record");
 	print_note(l->bare_targets, "targets have no record at all");
 	print_note(l->damaged, "rows are damaged and left out");
+	print_note(
+		l->measured.free_high,
+		"drains by consecutive high-order frees are in \"measured\", and what they moved "
+		"is in no other row");
 	print_note(grown,
 		   "records were played with batches that grow; the log has none, so how far "
 		   "is worked out and was not measured");

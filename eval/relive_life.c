@@ -45,7 +45,7 @@ static int load_recorded(const struct past *past, struct life *l, const struct l
 {
 	struct pcptune_shape shape = a->shape;
 	int64_t params[POLICY_MAX_PARAMS] = {0};
-	int e = policy_load(a->policy, past->o->policy_path, &l->module, why);
+	int e = policy_load_logged(a->policy, past->o->policy_path, &l->module, why);
 
 	if (past->o->budget)
 		shape.budget_pages = past->o->budget;

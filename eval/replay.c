@@ -420,7 +420,7 @@ static int open_instance(struct run *r, char *why)
 	int64_t params[POLICY_MAX_PARAMS];
 	struct policy_module *m;
 	const char *version;
-	int e = policy_load(r->a->policy, r->v->policy_path, &m, why);
+	int e = policy_load_logged(r->a->policy, r->v->policy_path, &m, why);
 
 	if (e)
 		return e;

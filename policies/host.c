@@ -228,6 +228,17 @@ int policy_load(const char *name, const char *path, struct policy_module **ret, 
 	return r ? r : policy_load_file(&f, ret, why);
 }
 
+/* A log has no path of a policy: it may have been given by one. */
+int policy_load_logged(const char *name, const char *path, struct policy_module **ret, char *why)
+{
+	int r = policy_load(name, path, ret, why);
+	size_t n = r == -ENOENT ? strlen(why) : POLICY_WHY;
+
+	if (n < POLICY_WHY)
+		snprintf(why + n, POLICY_WHY - n, "; --policy-path tells where to look");
+	return r;
+}
+
 struct policy_module *policy_ref(struct policy_module *m)
 {
 	m->refs++;

@@ -67,6 +67,8 @@ bool policy_same(const struct policy_module *a, const struct policy_module *b);
  * dlopen(RTLD_NOW|RTLD_LOCAL); the descriptor is checked in full after. why: POLICY_WHY bytes.
  */
 int policy_load(const char *name, const char *path, struct policy_module **ret, char *why);
+/* The same of a policy that a log names: says, too, what to do where it is not found. */
+int policy_load_logged(const char *name, const char *path, struct policy_module **ret, char *why);
 struct policy_module *policy_ref(struct policy_module *m);
 void policy_unref(struct policy_module *m); /* the code stays mapped: see host.c */
 const struct pcptune_policy *policy_desc(const struct policy_module *m);

@@ -184,6 +184,9 @@ def what_the_log_can_not_tell_is_counted_and_named():
     r = cli_eval("--db", log(), "--policy", "static", "--set", "static.rules=g0,gx")
     assert "lists of other orders" in r.stdout and "    static rules=gx\n" in r.stdout, r
     assert "    static rules=g0\n" not in r.stdout, r
+    r = cli_eval("--db", log(free_high=3, minutes=1, cpus=2), "--policy", "static", "--set",
+                 "static.rules=g0")
+    assert "39 drains by consecutive high-order frees" in r.stdout, r
     assert "What the log can not tell:" not in cli_eval(
         "--db", log(), "--policy", "static", "--set", "static.rules=g0").stdout
 

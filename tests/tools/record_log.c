@@ -25,7 +25,7 @@
 
 static struct {
 	uint64_t cpus, minutes, period_s, step_ms, bursts, swing, merged, samples, seed, hole_at;
-	uint64_t high, batch, scale_max, rules, raise_at;
+	uint64_t high, batch, scale_max, rules, raise_at, free_high;
 	const char *policy, *params, *version, *second, *second_params;
 } k = {.cpus = 4,
        .minutes = 10,
@@ -46,16 +46,27 @@ static const struct {
 	uint64_t *number;
 	const char **word;
 } keys[] = {
-	{"cpus", &k.cpus, NULL},	 {"minutes", &k.minutes, NULL},
-	{"period_s", &k.period_s, NULL}, {"step_ms", &k.step_ms, NULL},
-	{"bursts", &k.bursts, NULL},	 {"swing", &k.swing, NULL},
-	{"merged", &k.merged, NULL},	 {"samples", &k.samples, NULL},
-	{"seed", &k.seed, NULL},	 {"hole_at", &k.hole_at, NULL},
-	{"raise_at", &k.raise_at, NULL}, {"high", &k.high, NULL},
-	{"batch", &k.batch, NULL},	 {"scale_max", &k.scale_max, NULL},
-	{"rules", &k.rules, NULL},	 {"policy", NULL, &k.policy},
-	{"params", NULL, &k.params},	 {"version", NULL, &k.version},
-	{"second", NULL, &k.second},	 {"second_params", NULL, &k.second_params},
+	{"cpus", &k.cpus, NULL},
+	{"minutes", &k.minutes, NULL},
+	{"period_s", &k.period_s, NULL},
+	{"step_ms", &k.step_ms, NULL},
+	{"bursts", &k.bursts, NULL},
+	{"swing", &k.swing, NULL},
+	{"merged", &k.merged, NULL},
+	{"samples", &k.samples, NULL},
+	{"seed", &k.seed, NULL},
+	{"hole_at", &k.hole_at, NULL},
+	{"raise_at", &k.raise_at, NULL},
+	{"high", &k.high, NULL},
+	{"batch", &k.batch, NULL},
+	{"scale_max", &k.scale_max, NULL},
+	{"rules", &k.rules, NULL},
+	{"free_high", &k.free_high, NULL},
+	{"policy", NULL, &k.policy},
+	{"params", NULL, &k.params},
+	{"version", NULL, &k.version},
+	{"second", NULL, &k.second},
+	{"second_params", NULL, &k.second_params},
 };
 
 static bool take_key(const char *arg)
@@ -227,6 +238,7 @@ static void add_record(uint32_t i)
 	r.r.drained = l->free_zone - b->free_zone;
 	r.alloc_pages = l->alloc_pages - b->alloc_pages;
 	r.free_pages = l->free_pages - b->free_pages;
+	r.free_high = k.free_high;
 	r.lock_taken = r.r.refills + r.r.drains;
 	r.lock_contended = r.lock_taken / 20;
 	r.lock_wait_ns = r.lock_contended * 1500;

@@ -117,75 +117,57 @@ def the_sample_that_a_policy_was_asked_about_is_in_the_log_when_another_takes_ov
     assert d.sql("SELECT count(*) FROM decision WHERE reason_name = 'step'")[0][0] == 0
 
 
-def canary_that_goes_back():
-    """A daemon whose `good` comes back after a canary of `static`; None where that spread, since a
-    second was too short to tell: the machine has other things to do."""
-    where, d = with_policies(("good", EVERY_CPU, 20000), interval_ms=50, canary={"ms": 1000},
-                             default={"policy": "good"})
-    p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "4", "-m", "16", "-s", "120"],
-              env={"PCPTUNE_SOCKET": d.socket, "PCPALLOC_CPUS": "4"}, stdout=subprocess.DEVNULL)
+def highs(d):
+    zones = d.ctl("status")["targets"][0]["zones"]
+    return sorted(c["high"] for c in zones[0]["cpus"] if not c["shared"])
 
-    def highs():
-        zones = d.ctl("status")["targets"][0]["zones"]
-        return sorted(c["high"] for c in zones[0]["cpus"] if not c["shared"])
-    d.target("page_fault1", policy="good", policy_state="running")
-    wait_for(lambda: highs() == [20000] * 4, 30)
-    d.ctl("policy", target="page_fault1", policy="static",
-          params={"high": 100, "rules": "gx", "canary_permille": 500})
-    over = wait_for(lambda: d.sql("SELECT kind FROM event WHERE kind LIKE 'canary-%' AND kind != "
-                                  "'canary-measures'"), 30)
-    if over[0][0] == "canary-spreads":
-        end_process(p, signal.SIGKILL)
-        end(d, where)
-        return None
-    t = d.target("page_fault1", policy="good", policy_state="running")
-    assert t["why"] == "the canary of static went back", t
-    wait_for(lambda: highs() == [20000] * 4, 30)
-    return where, d, p
+
+def ends_of_canaries(d):
+    return [r[0] for r in d.sql("SELECT kind FROM event WHERE kind LIKE 'canary-%' AND "
+                                "kind != 'canary-measures' ORDER BY id")]
 
 
 @test
 def a_canary_goes_back_to_a_foreign_policy_once():
-    where, d, p = next(filter(None, (canary_that_goes_back() for _ in range(5))))
+    where, d = with_policies(("good", EVERY_CPU, 20000), interval_ms=50, canary={"ms": 1000},
+                             default={"policy": "good"})
+    f = Fake(d, cpus=5, step_ms=5)  # four, and the shared slot
+    d.target("fake", policy="good", policy_state="running")
+    wait_for(lambda: highs(d) == [20000] * 4, 30)
+    d.ctl("policy", target="fake", policy="static",
+          params={"high": 100, "rules": "gx", "canary_permille": 500})
+    assert wait_for(lambda: ends_of_canaries(d), 30) == ["canary-worse"]
+    t = d.target("fake", policy="good", policy_state="running")
+    assert t["why"] == "the canary of static went back", t
+    wait_for(lambda: highs(d) == [20000] * 4, 30)
     wait_for(lambda: len(children(d)) == 1)
     time.sleep(0.5)
-    ends = d.sql("SELECT kind FROM event WHERE kind IN ('canary-worse', 'canary-no-better')")
-    assert len(ends) == 1, [tuple(e) for e in ends]
+    assert ends_of_canaries(d) == ["canary-worse"]
     # static stands in, as at the beginning, until the process of the other one is ready again
     assert policies(d) == ["static", "good", "static", "static", "good"], policies(d)
-    p.kill()
-    p.wait()
-    end(d, where)
+    end(d, where, f)
 
 
 @test
 def what_was_chosen_while_a_canary_goes_back_is_not_cancelled_by_it():
     where, d = with_slow(("good", EVERY_CPU, 20000), ms=1500, interval_ms=50, canary={"ms": 1000},
                          default={"policy": "good"})
-    p = spawn([os.path.join(BENCH, "page_fault1"), "-t", "4", "-m", "16", "-s", "120"],
-              env={"PCPTUNE_SOCKET": d.socket, "PCPALLOC_CPUS": "4"}, stdout=subprocess.DEVNULL)
-    d.target("page_fault1", policy="good", policy_state="running")
-
-    def ends():
-        return [r[0] for r in d.sql("SELECT kind FROM event WHERE kind LIKE 'canary-%' AND "
-                                    "kind != 'canary-measures' ORDER BY id")]
-    for comes in ("good", "contention"):
-        for _ in range(5):  # beside others a second may be too short to tell
-            before = len(ends())
-            d.ctl("policy", target="page_fault1", policy=comes)
-            time.sleep(1)
-            d.ctl("policy", target="page_fault1", policy="static",
-                  params={"high": 100, "rules": "gx", "canary_permille": 500})
-            if wait_for(lambda: ends()[before:], 30) != ["canary-spreads"]:
-                break
-        assert d.ctl("policy", target="page_fault1", policy="slow")["state"] == "running"
+    f = Fake(d, cpus=5, step_ms=5)  # four, and the shared slot
+    d.target("fake", policy="good", policy_state="running")
+    wait_for(lambda: highs(d) == [20000] * 4, 30)
+    for n, comes in enumerate(("good", "contention"), 1):
+        d.ctl("policy", target="fake", policy=comes)
+        wait_for(lambda: d.target("fake")["policy_state"] == "running")
+        d.ctl("policy", target="fake", policy="static",
+              params={"high": 100, "rules": "gx", "canary_permille": 500})
+        wait_for(lambda: len(ends_of_canaries(d)) == n, 30)
+        assert set(ends_of_canaries(d)) == {"canary-worse"}
+        assert d.ctl("policy", target="fake", policy="slow")["state"] == "running"
         wait_for(lambda: policies(d)[-1] == "slow")
         # one of ours is back until then; for another, static stands in
         assert policies(d)[-2] == ("static" if comes == "good" else comes), policies(d)
     wait_for(lambda: len(children(d)) == 1)
-    p.kill()
-    p.wait()
-    end(d, where)
+    end(d, where, f)
 
 
 main()

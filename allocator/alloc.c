@@ -265,6 +265,7 @@ static inline struct pcpa_zone *check_block(const void *block, unsigned order, c
 		return z;
 	what = tag >> 8 == PCPA_IN_USE	    ? "order is not that of the allocation"
 	       : tag >> 8 == PCPA_LISTED    ? "block was freed before"
+	       : tag >> 8 == PCPA_PUT_OFF   ? "block was freed before"
 	       : pfn >= pcpa_get(&z->grown) ? "address was never allocated"
 					    : "address is in the zone, or inside another block";
 bad:

@@ -93,6 +93,27 @@ static void put_off(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end)
 	}
 }
 
+/*
+ * Under the zone lock: are pages [at, end) still what the caller found? Two threads may have looked
+ * at the same row that both were about to free. If not, it stays where it is, and what the hold is
+ * going to count is undone.
+ */
+static bool is_row(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end)
+{
+	unsigned first = pcpa_piece_order(at, end);
+
+	for (size_t i = at; i < end; i += (size_t)1 << pcpa_piece_order(i, end)) {
+		uint16_t tag = pcpa_tag(PCPA_IN_USE, pcpa_piece_order(i, end));
+
+		if (pcpa_tag_get(z, pfn + (uint32_t)i) == tag)
+			continue;
+		pcpa_zone_keep_bad(z, pcpa_page_address(z, pfn + (uint32_t)at), first);
+		pcpa_count(&z->ctr->alloc_direct, end - at - ((size_t)1 << first));
+		return false;
+	}
+	return true;
+}
+
 void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, size_t end)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
@@ -103,13 +124,16 @@ void pcpa_pcp_give(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, size_t at, 
 		return;
 	}
 	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
-	for (unsigned order; at < end; at += (size_t)1 << order) {
-		order = pcpa_piece_order(at, end);
-		pcpa_zone_give(z, pfn + (uint32_t)at, order, PCPA_BACKED);
-	}
-	pcpa_count(&b->zctr.free_zone, pages);
 	pcpa_count(&b->zctr.free_direct, pages);
+	if (is_row(z, pfn, at, end)) {
+		for (unsigned order; at < end; at += (size_t)1 << order) {
+			order = pcpa_piece_order(at, end);
+			pcpa_zone_give(z, pfn + (uint32_t)at, order, PCPA_BACKED);
+		}
+		pcpa_count(&b->zctr.free_zone, pages);
+	}
 	pcpa_zone_leave(z);
+	pcpa_pcp_report(z);
 }
 
 void pcpa_pcp_free_row(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, uint32_t pages)
@@ -121,8 +145,11 @@ void pcpa_pcp_free_row(struct pcpa_zone *z, uint32_t slot, uint32_t pfn, uint32_
 		return;
 	}
 	pcpa_zone_enter_brief(z, PCPA_PATH_FREE, &b->zctr);
-	pcpa_rows_give(z, slot, pfn, pages);
-	pcpa_count(&b->zctr.free_zone, pages);
 	pcpa_count(&b->zctr.free_direct, pages);
+	if (is_row(z, pfn, 0, pages)) {
+		pcpa_rows_give(z, slot, pfn, pages);
+		pcpa_count(&b->zctr.free_zone, pages);
+	}
 	pcpa_zone_leave(z);
+	pcpa_pcp_report(z);
 }

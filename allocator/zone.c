@@ -524,7 +524,7 @@ const char *pcpa_zone_check(struct pcpa_zone *z, uint64_t *ret_in_use, uint64_t 
 		return "totals of returned pages are wrong";
 	if (sum[PCPA_FREE] + sum[PCPA_RETURNING] + stored != z->free_pages)
 		return "the total of free pages is wrong";
-	*ret_in_use = sum[PCPA_IN_USE];
+	*ret_in_use = sum[PCPA_IN_USE] + sum[PCPA_PUT_OFF];
 	*ret_listed = sum[PCPA_LISTED];
 	return NULL;
 }

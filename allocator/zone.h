@@ -37,6 +37,7 @@ enum pcpa_place {
 	PCPA_LISTED,
 	PCPA_RETURNING,
 	PCPA_IN_DEPOT,
+	PCPA_PUT_OFF, /* freed below a signal handler, and counted as in use until it is done */
 	PCPA_PLACES
 };
 
@@ -49,7 +50,7 @@ enum pcpa_kind { PCPA_BACKED, PCPA_BARE, PCPA_KINDS };
 enum pcpa_path { PCPA_PATH_ALLOC, PCPA_PATH_FREE, PCPA_PATH_AGENT };
 
 struct pcpa_page {
-	uint32_t prev; /* page number + 1 in its free list, 0: none */
+	uint32_t prev; /* page number + 1 in its free list, 0: none; put off: see deferred.c */
 	uint32_t next;
 	uint16_t tag;	/* place << 8 | order */
 	uint16_t kind;	/* of a free block; else PCPA_BACKED, or PCPA_ROW */

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Blocks that are freed twice where the two frees meet: below a signal handler, where the first one
+ * was put off; in two threads that do so at the same moment. Each such free is told once, and
+ * afterwards every page is where it belongs.
+ */
+#include <setjmp.h>
+#include <stdint.h>
+#include "alloc_child.h"
+#include <cmocka.h>
+#include <pthread.h>
+
+#include "allocator/deferred.h"
+#include "allocator/zone.h"
+
+#define ROUNDS 4000u
+
+static const char *const *const modes[] = {
+	SETTINGS("PCPALLOC_MODE=rseq", "PCPALLOC_AGENT=0"),
+	SETTINGS("PCPALLOC_MODE=locked", "PCPALLOC_AGENT=0"),
+	SETTINGS("PCPALLOC_CHECK=1", "PCPALLOC_AGENT=0"),
+};
+#define N_MODES (sizeof(modes) / sizeof(*modes))
+
+static unsigned reports;
+
+static void count_report(const struct pcpa_error *error, void *cookie)
+{
+	(void)cookie;
+	CHECK(error->size == sizeof(*error) && error->address);
+	__atomic_add_fetch(&reports, 1, __ATOMIC_RELAXED);
+}
+
+static void begin(void)
+{
+	reports = 0;
+	pcpa_set_error_callback(count_report, NULL);
+	alarm(40);
+}
+
+static void all_is_back(unsigned told)
+{
+	struct pcpa_stats s = {.size = sizeof(s)};
+
+	pcpa_trim();
+	CHECK_AUDIT();
+	CHECK(!pcpa_get_stats(&s));
+	CHECK(s.pages_in_use == 0 && s.pages_on_lists == 0 && s.alloc_zone == s.free_zone);
+	CHECK(reports == told);
+}
+
+static void in_each_mode(void (*child)(void))
+{
+	for (size_t i = 0; i < N_MODES; i++)
+		assert_int_equal(in_child(child, modes[i]), 0);
+}
+
+/* ---- below a handler ---- */
+
+static void enter_handler(void)
+{
+	pcpa_in_zone++;
+}
+
+static void leave_handler(void)
+{
+	if (!--pcpa_in_zone)
+		pcpa_deferred_flush();
+}
+
+static void put_off_child(void)
+{
+	void *block = pcpa_alloc(5), *row = pcpa_alloc_exact(100000, 0);
+
+	begin();
+	enter_handler();
+	pcpa_free(block, 5);
+	pcpa_free(block, 5);
+	pcpa_free_exact(row, 100000);
+	pcpa_free_exact(row, 100000);
+	CHECK(reports == 2);
+	CHECK_AUDIT();
+	leave_handler();
+	all_is_back(2);
+	pcpa_free(block, 5);
+	CHECK(reports == 3);
+}
+
+/* A free that was put off, and then is made by somebody who has no need to. */
+static void put_off_elsewhere_child(void)
+{
+	void *block = pcpa_alloc(5), *row = pcpa_alloc_exact(100000, 0);
+
+	begin();
+	enter_handler();
+	pcpa_free(block, 5);
+	pcpa_free_exact(row, 100000);
+	pcpa_in_zone--;
+	pcpa_free_exact(row, 100000);
+	pcpa_free(block, 5);
+	CHECK(reports == 2);
+	pcpa_deferred_flush();
+	all_is_back(2);
+}
+
+static void below_a_handler(void **state)
+{
+	(void)state;
+	in_each_mode(put_off_child);
+	in_each_mode(put_off_elsewhere_child);
+}
+
+/* What was freed is written to: nothing of ours may lie there. */
+static void written_child(void)
+{
+	char *block[8];
+
+	begin();
+	for (int i = 0; i < 8; i++)
+		CHECK((block[i] = pcpa_alloc(4)));
+	enter_handler();
+	for (int i = 0; i < 8; i++) {
+		pcpa_free(block[i], 4);
+		memset(block[i], 0x55, 4096);
+	}
+	leave_handler();
+	all_is_back(0);
+}
+
+static void written_after_it_was_put_off(void **state)
+{
+	(void)state;
+	in_each_mode(written_child);
+}
+
+/* ---- in two threads at once ---- */
+
+static size_t size;
+static void *cell;
+static unsigned turn, freed;
+
+static void wait_until(const unsigned *word, unsigned value)
+{
+	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < value)
+		sched_yield();
+}
+
+static void *free_as_well(void *arg)
+{
+	(void)arg;
+	for (unsigned i = 1; i <= ROUNDS; i++) {
+		wait_until(&turn, i);
+		pcpa_free_exact(cell, size);
+		__atomic_store_n(&freed, i, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+static void meet_child(void)
+{
+	pthread_t thread;
+
+	begin();
+	turn = freed = 0;
+	CHECK(!pthread_create(&thread, NULL, free_as_well, NULL));
+	for (unsigned i = 1; i <= ROUNDS; i++) {
+		CHECK((cell = pcpa_alloc_exact(size, 0)));
+		__atomic_store_n(&turn, i, __ATOMIC_RELEASE);
+		pcpa_free_exact(cell, size);
+		wait_until(&freed, i);
+	}
+	pthread_join(thread, NULL);
+	all_is_back(ROUNDS);
+}
+
+static void meet(const size_t *sizes, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		size = sizes[i];
+		in_each_mode(meet_child);
+	}
+}
+
+static void rows_in_two_threads(void **state)
+{
+	static const size_t sizes[] = {65536, 100000, 1000000, (size_t)4 << 20};
+
+	(void)state;
+	meet(sizes, sizeof(sizes) / sizeof(*sizes));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(below_a_handler),
+		cmocka_unit_test(written_after_it_was_put_off),
+		cmocka_unit_test(rows_in_two_threads),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Blocks that are freed twice where the two frees meet: below a signal handler, where the first one
- * was put off; in two threads that do so at the same moment. Each such free is told once, and
- * afterwards every page is where it belongs.
+ * was put off; in two threads of which each looked before the other one was done. Each such free is
+ * told once, and afterwards every page is where it belongs.
  */
 #include <setjmp.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include <pthread.h>
 
 #include "allocator/deferred.h"
-#include "allocator/zone.h"
+#include "allocator/pcp.h"
 
 #define ROUNDS 4000u
 
@@ -133,6 +133,31 @@ static void written_after_it_was_put_off(void **state)
 	in_each_mode(written_child);
 }
 
+/* ---- after both have looked ---- */
+
+/* What comes after the look, twice. */
+static void row_child(void)
+{
+	const size_t bytes = 100000, pages = (bytes + 4095) / 4096;
+	char *row = pcpa_alloc_exact(bytes, 0);
+	struct pcpa_zone *z = pcpa_heap_zone_of(row);
+	uint32_t pfn = pcpa_page_number(z, row), slot = pcpa_cpu_slot();
+
+	begin();
+	pcpa_pcp_free_row(z, slot, pfn, (uint32_t)pages);
+	pcpa_pcp_free_row(z, slot, pfn, (uint32_t)pages);
+	CHECK(reports == 1);
+	CHECK_AUDIT();
+	pcpa_pcp_give(z, slot, pfn, 0, pages);
+	all_is_back(2);
+}
+
+static void rows_after_the_look(void **state)
+{
+	(void)state;
+	in_each_mode(row_child);
+}
+
 /* ---- in two threads at once ---- */
 
 static size_t size;
@@ -141,8 +166,9 @@ static unsigned turn, freed;
 
 static void wait_until(const unsigned *word, unsigned value)
 {
-	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < value)
-		sched_yield();
+	for (unsigned n = 1; __atomic_load_n(word, __ATOMIC_ACQUIRE) < value; n++)
+		if (n % 4096 == 0)
+			sched_yield();
 }
 
 static void *free_as_well(void *arg)
@@ -194,6 +220,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(below_a_handler),
 		cmocka_unit_test(written_after_it_was_put_off),
+		cmocka_unit_test(rows_after_the_look),
 		cmocka_unit_test(rows_in_two_threads),
 	};
 

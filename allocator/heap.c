@@ -83,7 +83,7 @@ static uint64_t option(const char *name, uint64_t least, uint64_t most, uint64_t
 static uint64_t rules_option(void)
 {
 	const char *text = secure_getenv("PCPALLOC_RULES");
-	uint32_t rules = PCPTUNE_RULES_G4;
+	uint32_t rules = PCPTUNE_RULES_G6;
 
 	if (text)
 		pcptune_rules_parse(text, &rules);

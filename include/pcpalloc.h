@@ -13,7 +13,7 @@
  *   PCPALLOC_CPUS=N      threads are spread round-robin over N virtual CPUs (1 .. 4096)
  *   PCPALLOC_ZONES=N     number of zones (1 .. 8); default one for each NUMA node
  *   PCPALLOC_SIZE=BYTES  size of each reservation (k, m, g, t suffixes)
- *   PCPALLOC_RULES=g0|g1|g4|gx  generation to start with, default g4
+ *   PCPALLOC_RULES=g0|g1|g4|g6|gx  generation to start with, default g6
  *   PCPALLOC_HIGH=PAGES, PCPALLOC_BATCH=PAGES  fixed values to start with; the lists of a CPU hold
  *                        57342 pages at most with PCPALLOC_MODE=rseq
  *   PCPALLOC_MODE=rseq|locked   how lists are kept from other threads: by restartable sequences

@@ -154,7 +154,7 @@ def on_a_full_disk_the_program_is_not_kept_waiting():
 
 @test
 def one_run_tells_what_another_high_would_have_moved():
-    """Recorded once, under the rules of 6.7; then run with limits that it was asked about."""
+    """Recorded once, under the rules that a program starts with; then run with limits that it was asked about."""
     requires_release()
     d = tmp()
     out = os.path.join(d, "t.pct")
@@ -367,7 +367,7 @@ def a_replay_begins_with_what_lay_on_the_lists():
 
 @test
 def one_stretch_tells_what_was_measured_and_what_another_high_would_have_moved():
-    p = Program(fixed(), PCPALLOC_HIGH="1024", PCPALLOC_BATCH="63")
+    p = Program(fixed(), PCPALLOC_HIGH="1024", PCPALLOC_BATCH="63", PCPALLOC_RULES="gx")
     p.settle()
     p.do("walk(100)")
     before = p.counter("alloc_zone") - p.counter("alloc_direct")
@@ -379,7 +379,7 @@ def one_stretch_tells_what_was_measured_and_what_another_high_would_have_moved()
     assert real > 20000 and abs(told(r.path)["alloc_zone"] - real) < 0.05 * real, (told(r.path), real)
     for high in (252, 4096):
         d = Daemon(default={"policy": "static", "params": {**FIXED, "high": high}})
-        q = Program(d, PCPALLOC_HIGH=str(high), PCPALLOC_BATCH="63")
+        q = Program(d, PCPALLOC_HIGH=str(high), PCPALLOC_BATCH="63", PCPALLOC_RULES="gx")
         q.do("walk(100)")
         before = q.counter("alloc_zone") - q.counter("alloc_direct")
         q.do("walk(300)")

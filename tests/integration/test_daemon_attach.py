@@ -324,7 +324,7 @@ def what_a_program_had_of_its_own_survives_a_crash_of_the_daemon():
 
     def tuned():
         """contention has changed limits"""
-        return [c for c in cpus() if c["rules"] != "g4"]
+        return [c for c in cpus() if c["rules"] != "g6"]
 
     d.target("page_fault1")
     wait_for(tuned)
@@ -339,6 +339,6 @@ def what_a_program_had_of_its_own_survives_a_crash_of_the_daemon():
     d.start()
     d.target("page_fault1")
     wait_for(lambda: cpus())
-    assert not [c for c in cpus() if c["rules"] != "g4" or c["high_min"] == c["high_max"]], cpus()
+    assert not [c for c in cpus() if c["rules"] != "g6" or c["high_min"] == c["high_max"]], cpus()
 
 main()

@@ -420,7 +420,7 @@ static void settings_child(void)
 	CHECK(pcpa_alloc(0));
 	CHECK(pcpa_heap.n_virtual == 0 && pcpa_heap.idle_ms == 5000 && pcpa_heap.agent);
 	CHECK(pcpa_heap.n_zones >= 1);
-	CHECK(pcpa_cpu_block(0, pcpa_cpu_slot())->pcp.rules == 4);
+	CHECK(pcpa_cpu_block(0, pcpa_cpu_slot())->pcp.rules == PCPTUNE_RULES_G6);
 }
 
 static void bad_settings(void **state)

@@ -42,13 +42,13 @@ static inline void set_state(struct pcptune_pcp *p, uint64_t bits, uint64_t to)
 
 /* ---- stopping ---- */
 
-static void stop(struct pcptune_cpu_block *b)
+static inline void stop(struct pcptune_cpu_block *b)
 {
 	pcpa_sections_ask(b);
 	pcpa_rseq_fence((int)pcpa_slot_of(b));
 }
 
-static void go(struct pcptune_cpu_block *b)
+static inline void go(struct pcptune_cpu_block *b)
 {
 	pcpa_put(&pcpa_words(b)->stop, pcpa_get(&pcpa_words(b)->stop) & ~PCPA_STOP_OWNER);
 	pcpa_rseq_show(b);
@@ -81,7 +81,8 @@ struct change {
 };
 typedef bool (*planner)(struct change *c, uint64_t word);
 
-static bool change_once(struct change *c, planner plan, uint32_t cpu, enum pcpa_section *ret_how)
+static inline bool change_once(struct change *c, planner plan, uint32_t cpu,
+			       enum pcpa_section *ret_how)
 {
 	struct pcptune_list *l = &c->b->list[c->list];
 	uint64_t word = __atomic_load_n(&l->word, __ATOMIC_ACQUIRE);
@@ -97,7 +98,7 @@ static bool change_once(struct change *c, planner plan, uint32_t cpu, enum pcpa_
 	return true;
 }
 
-static __attribute__((noinline)) bool change_hard(struct change *c, planner plan)
+static __attribute__((noinline, unused)) bool change_hard(struct change *c, planner plan)
 {
 	uint32_t cpu = pcpa_slot_of(c->b);
 	enum pcpa_section how;
@@ -135,7 +136,8 @@ static inline __attribute__((always_inline)) bool change(struct change *c, plann
 /* ---- bounds ---- */
 
 /* At this many pages the rules drain. */
-static int64_t drain_level(const struct pcpa_zone *z, const struct pcptune_pcp *p, uint32_t traits)
+static inline int64_t drain_level(const struct pcpa_zone *z, const struct pcptune_pcp *p,
+				  uint32_t traits)
 {
 	uint32_t state = pcpa_get(&z->state), high = pcpa_get(&p->high);
 
@@ -208,13 +210,13 @@ static inline void set_room_of(struct pcptune_cpu_block *b, const struct pcptune
 }
 
 /* The same where it is not on the way of every refill. */
-static void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
+static inline void set_room(struct pcptune_cpu_block *b, unsigned list, uint32_t room)
 {
 	set_room_of(b, pcpa_track_of(b), list, room);
 }
 
-static void put_stop(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list,
-		     uint32_t down)
+static inline void put_stop(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list,
+			    uint32_t down)
 {
 	struct change c = {.b = b, .t = t, .list = list, .want = down};
 
@@ -267,7 +269,8 @@ struct sums {
  * Both edges of a window by one section, since this is what runs cost. false: interrupted, or the
  * list is stopped; it goes the long way then.
  */
-static bool window_at_once(struct pcptune_cpu_block *b, unsigned list, struct pcptune_track *t)
+static inline bool window_at_once(struct pcptune_cpu_block *b, unsigned list,
+				  struct pcptune_track *t)
 {
 	struct pcptune_list *l = &b->list[list];
 	struct pcpa_window w = pcpa_track_window(t, list);
@@ -292,7 +295,7 @@ static bool window_at_once(struct pcptune_cpu_block *b, unsigned list, struct pc
 }
 
 /* The list has what is asked for, or would have, but for its window. */
-static void track_on(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list)
+static inline void track_on(struct pcptune_cpu_block *b, struct pcptune_track *t, unsigned list)
 {
 	track(b, t, list);
 	if (t && !(t->lifted & ~(1u << list)) && window_at_once(b, list, t))
@@ -335,17 +338,6 @@ static inline struct sums sum_up(struct pcptune_cpu_block *b, unsigned list, uin
 			s.others += (int64_t)pcptune_max_u32(count, room) << pcpa_list_orders[i];
 	}
 	return s;
-}
-
-/* Every list but one down to what it holds. */
-static void cut(struct pcptune_cpu_block *b, unsigned list)
-{
-	PCPA_FOR_EACH_USED (i, b) {
-		uint32_t count = pcpa_list_count(&b->list[i]);
-
-		if (i != list && pcpa_get(&pcpa_words(b)->room[i]) > count)
-			set_room(b, i, count);
-	}
 }
 
 #define HIGH_LISTS 0xeu /* those of orders 1 to 3 */
@@ -391,8 +383,8 @@ static inline void watch_high(struct pcptune_cpu_block *b, const struct pcptune_
 }
 
 /* Rooms of lists other than `list`: what each holds, and `part` pages. */
-static void deal(struct pcptune_cpu_block *b, const struct pcptune_track *t, unsigned list,
-		 uint32_t rules, uint32_t part)
+static inline void deal(struct pcptune_cpu_block *b, const struct pcptune_track *t, unsigned list,
+			uint32_t rules, uint32_t part)
 {
 	PCPA_FOR_EACH_USED (i, b) {
 		uint32_t order = pcpa_list_orders[i];
@@ -405,7 +397,7 @@ static void deal(struct pcptune_cpu_block *b, const struct pcptune_track *t, uns
 }
 
 /* Another question whose answer was a few blocks; false, and none are counted: it was not. */
-static void count_vain(struct pcptune_pcp *p, bool vain)
+static inline void count_vain(struct pcptune_pcp *p, bool vain)
 {
 	uint64_t n = pcpa_get(&p->reserved[PCPA_PCP_STATE]) & PCPA_PCP_VAIN_MASK;
 
@@ -416,8 +408,8 @@ static void count_vain(struct pcptune_pcp *p, bool vain)
 }
 
 /* What is left of `level` is dealt out. Returns the room of `list`, in blocks. */
-static uint32_t room_of_rest(struct pcptune_cpu_block *b, const struct pcptune_track *t,
-			     unsigned list, int64_t level, struct sums *sums)
+static inline uint32_t room_of_rest(struct pcptune_cpu_block *b, const struct pcptune_track *t,
+				    unsigned list, int64_t level, struct sums *sums)
 {
 	uint32_t rules = pcpa_get(&b->pcp.rules), others = pcpa_get(&b->pcp.lists) & ~(1u << list);
 	int64_t spare = level - sums->held;
@@ -435,8 +427,8 @@ static uint32_t room_of_rest(struct pcptune_cpu_block *b, const struct pcptune_t
 }
 
 /* Room for list: at least `least` blocks more than it holds. */
-static void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b, const struct pcptune_track *t,
-		  unsigned list, uint32_t least)
+static inline void grant(struct pcpa_zone *z, struct pcptune_cpu_block *b,
+			 const struct pcptune_track *t, unsigned list, uint32_t least)
 {
 	const struct pcptune_list *l = &b->list[list];
 	uint32_t batch = pcpa_get(&b->pcp.batch), order = pcpa_list_orders[list], count, own;

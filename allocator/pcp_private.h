@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of the lists share: pcp.c (the rules, locked lists), pcp_sections.c (lists served
- * by sections), pcp_values.c (values and control), pcp_lock.c and pcp_direct.c.
+ * What the files of the lists share: pcp.c (the rules, locked lists), pcp_sections.c and pcp_stops.c
+ * (lists served by sections), pcp_values.c (values and control), pcp_lock.c and pcp_direct.c.
  */
 #ifndef PCPA_PCP_PRIVATE_H
 #define PCPA_PCP_PRIVATE_H
@@ -212,7 +212,10 @@ void pcpa_pcp_begin(struct pcptune_cpu_block *b, uint32_t zone);
  */
 bool pcpa_pcp_begin_again(struct pcptune_cpu_block *b, uint32_t zone);
 
-/* ---- pcp_sections.c ---- */
+/* ---- pcp_stops.c ---- */
+
+/* 1 in the child of a fork until its first allocation. */
+extern uint32_t pcpa_to_ring;
 
 /* With pcp.lock held: takes the lists from the sections, and gives them back. */
 void pcpa_sections_stop(struct pcptune_cpu_block *b);
@@ -222,6 +225,10 @@ void pcpa_sections_ask(struct pcptune_cpu_block *b);
 void pcpa_sections_stopped(struct pcptune_cpu_block *b);
 /* With pcp.lock held and sections given up: makes the lists locked ones. */
 void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b);
+/* In the child of a fork, stopped: what was seen of the words begins at zero with them. */
+void pcpa_sections_restart(struct pcptune_cpu_block *b);
+
+/* ---- pcp_sections.c ---- */
 
 void *pcpa_sections_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list);
 void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsigned list,
@@ -229,8 +236,6 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 /* pcpa_pcp_drain() of these lists. */
 void pcpa_sections_drain(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned first,
 			 uint64_t pages, enum pcpa_cause cause, enum pcpa_path path);
-/* In the child of a fork, stopped: what was seen of the words begins at zero with them. */
-void pcpa_sections_restart(struct pcptune_cpu_block *b);
 
 /* ---- rings.c ---- */
 

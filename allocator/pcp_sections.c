@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Lists served by sections (rseq.h): the slow paths.
+ * Lists served by sections (rseq.h): the slow paths. Around them: pcp_bounds.h (how far a list may
+ * go), pcp_look.h (what the rules are told), pcp_stops.c (lists taken from the sections).
  *
  * Pushes and pops are sections and nothing else. When one finds no room, or nothing, the caller
  * takes pcp.lock, changes the bounds of the lists or moves their tails, lets go of it, and tries
@@ -15,15 +16,6 @@
  * the sections stopped. Pushes can not run into those places: room, plus the largest move, is
  * within the ring.
  *
- * What the rules want to know of each operation follows from the words: how many allocations and
- * frees there were since the last slow path. Of their order it is known how many frees of a list
- * came after its last allocation. The earlier ones are taken to have been before all of these. The
- * rule on consecutive frees of orders 1 to 3 is asked when it may drain: once a run of frees is
- * long enough for it, at every look of whatever list, the lists of these orders get no room. What
- * is freed after an allocation from such a list, up to where it stood, comes unasked. Differences
- * to locked lists: it is taken from numbers whether the free before was of these orders; a change
- * of the zone's state is seen at the next slow path.
- *
  * Tags. Blocks on these lists are tagged as in use. A wrong free that the tag gives away (a block
  * of the zone, another order, the middle of a block) is refused at once. A block that was freed
  * twice is noticed when its second copy reaches the zone: it is left where it is, told to the error
@@ -36,231 +28,10 @@
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp_bounds.h"
+#include "allocator/pcp_look.h"
 #include "allocator/pcp_private.h"
 #include "allocator/rings.h"
 #include "allocator/track_look.h"
-
-/* 1 in the child of a fork until its first allocation. */
-static uint32_t to_ring;
-
-/* ---- stopping ---- */
-
-/* Blocks pushed since the last pop of a list. */
-static uint32_t run_of(const struct pcptune_list *l)
-{
-	return ((uint32_t)pcpa_get(&l->word) - pcpa_get(&l->mark)) & (uint32_t)PCPTUNE_WORD_MASK;
-}
-
-/* What moved since the last look, in blocks; `late` and `early` are pages. */
-struct moves {
-	uint32_t allocs, frees;
-	uint32_t high;	/* the frees of orders 1 to 3 */
-	uint32_t late;	/* freed, and no allocation followed */
-	uint32_t early; /* freed before that */
-};
-
-static inline struct moves moves_seen(struct pcptune_cpu_block *b)
-{
-	struct pcpa_words *w = pcpa_words(b);
-	struct moves m = {0, 0, 0, 0, 0};
-	uint64_t seen = w->seen;
-
-	PCPA_FOR_EACH_USED (i, b) {
-		uint32_t freed, n, run;
-
-		m.allocs += pcpa_pcp_fold_list(b, i, &freed);
-		m.frees += freed;
-		n = freed - w->freed[i];
-		if (!n)
-			continue;
-		if (i && pcpa_list_orders[i] <= PCPTUNE_COSTLY_ORDER)
-			m.high += n;
-		run = pcptune_min_u32(n, run_of(&b->list[i]));
-		m.late += run << pcpa_list_orders[i];
-		m.early += (n - run) << pcpa_list_orders[i];
-		w->freed[i] = freed;
-	}
-	w->seen = (uint64_t)m.allocs << 32 | m.frees;
-	m.allocs -= (uint32_t)(seen >> 32);
-	m.frees -= (uint32_t)seen;
-	return m;
-}
-
-/* Between looks nobody knows how low the count was: that of p9 is the least of those at looks. */
-static void look_at_count(struct pcptune_cpu_block *b)
-{
-	struct pcptune_rule_state s;
-
-	pcpa_state_load(&b->pcp, &s);
-	pcptune_rules_taken(&s, (uint32_t)pcpa_pcp_pages(b));
-	pcpa_count_min_store(&b->pcp, s.count_min);
-}
-
-#define WARY_MOST 16u /* questions in vain for each run */
-
-/* A run of frees got so long that the rule on those of orders 1 to 3 may drain. */
-static void set_wary(struct pcptune_pcp *p)
-{
-	struct pcptune_rule_state s;
-
-	pcpa_state_load(p, &s);
-	if (s.free_count >= pcptune_rules_free_high_run(&s, pcptune_rules_traits(s.rules)))
-		set_state(p, PCPA_PCP_WARY_MASK, WARY_MOST * PCPA_PCP_WARY);
-}
-
-/* It was asked about the next free. */
-static void set_asked(struct pcptune_pcp *p)
-{
-	uint64_t wary = pcpa_get(&p->reserved[PCPA_PCP_STATE]) & PCPA_PCP_WARY_MASK;
-
-	set_state(p, PCPA_PCP_WARY_MASK | PCPA_PCP_ASKED,
-		  PCPA_PCP_ASKED | (wary ? wary - PCPA_PCP_WARY : 0));
-}
-
-/*
- * Was the last free of orders 1 to 3? None since the last look: the rules were told of that one.
- * One that was asked about was the first. Others are taken to be the last: blocks of high orders
- * that go back while lists are watched closely do so after the pages of a process, and not among
- * them.
- */
-static void set_previous(struct pcptune_pcp *p, const struct moves *m)
-{
-	uint32_t flags = pcpa_get(&p->flags) & ~PCPTUNE_RF_PREV_HIGH_ORDER;
-	uint32_t asked = pcpa_get(&p->reserved[PCPA_PCP_STATE]) & PCPA_PCP_ASKED ? 1 : 0;
-
-	if (!m->frees)
-		return;
-	if (m->high == m->frees || m->high > asked)
-		flags |= PCPTUNE_RF_PREV_HIGH_ORDER;
-	pcpa_put(&p->flags, flags);
-	set_state(p, PCPA_PCP_ASKED, 0);
-}
-
-/* What each free and each allocation since the last look would have done to the rules' state. */
-static void look(struct pcptune_cpu_block *b)
-{
-	struct pcptune_pcp *p = &b->pcp;
-	struct pcpa_words *w = pcpa_words(b);
-	uint32_t traits = pcptune_rules_traits(pcpa_get(&p->rules)), calm = pcpa_get(&w->calm);
-	struct moves m = moves_seen(b);
-
-	if (traits & PCPTUNE_RT_FREE_COUNT) {
-		uint32_t ends = pcptune_sub0_u32(m.allocs, calm - w->calm_seen);
-		uint32_t early = (pcpa_get(&p->free_count) + m.early) >> pcptune_min_u32(ends, 31);
-
-		pcpa_put(&p->free_count, pcptune_min_u32(m.late + early, pcpa_max_move(p)));
-	} else {
-		pcpa_put(&p->free_count, pcpa_get(&p->free_count) >> pcptune_min_u32(m.allocs, 31));
-	}
-	if (traits & PCPTUNE_RT_ALLOC_FACTOR)
-		pcpa_put(&p->alloc_factor,
-			 pcpa_get(&p->alloc_factor) >> pcptune_min_u32(m.frees, 31));
-	if (traits & PCPTUNE_RT_COUNT_MIN)
-		look_at_count(b);
-	if (traits & PCPTUNE_RT_FREE_HIGH) {
-		set_previous(p, &m);
-		set_wary(p);
-	}
-	w->calm_seen = calm;
-}
-
-/*
- * Somebody who did not come to be asked about: a list at the edge of its window. Here it is noticed
- * that a run of frees got long, so that the next free of orders 1 to 3 is asked about. Factors
- * do not grow by frees, so this is for generations with free_count.
- */
-static void watch(struct pcptune_cpu_block *b, const struct pcptune_track *t)
-{
-	uint32_t traits = pcptune_rules_traits(pcpa_get(&b->pcp.rules));
-
-	if (!(pcpa_get(&b->pcp.lists) & HIGH_LISTS) || !(traits & PCPTUNE_RT_FREE_HIGH) ||
-	    !(traits & PCPTUNE_RT_FREE_COUNT))
-		return;
-	look(b);
-	watch_high(b, t, PCPTUNE_N_LISTS, (uint32_t)pcpa_pcp_pages(b));
-}
-
-void pcpa_sections_ask(struct pcptune_cpu_block *b)
-{
-	pcpa_put(&pcpa_words(b)->stop, pcpa_get(&pcpa_words(b)->stop) | PCPA_STOP_OWNER);
-	pcpa_rseq_show(b);
-}
-
-static void lift_all(struct pcptune_cpu_block *b)
-{
-	struct pcptune_track *t = pcpa_track_of(b);
-
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++)
-		lift(b, t, i);
-}
-
-void pcpa_sections_stopped(struct pcptune_cpu_block *b)
-{
-	lift_all(b);
-	look(b);
-}
-
-void pcpa_sections_stop(struct pcptune_cpu_block *b)
-{
-	stop(b);
-	pcpa_sections_stopped(b);
-}
-
-void pcpa_sections_go(struct pcpa_zone *z, struct pcptune_cpu_block *b)
-{
-	cut(b, PCPTUNE_N_LISTS);
-	if (pcpa_pcp_ready(b)) {
-		struct pcptune_track *t = pcpa_track_of(b);
-
-		track(b, t, 0);
-		grant(z, b, t, 0, 0);
-		set_stops(b, t, 0);
-	}
-	go(b);
-}
-
-void pcpa_sections_restart(struct pcptune_cpu_block *b)
-{
-	struct pcpa_words *w = pcpa_words(b);
-
-	w->seen = 0;
-	if (!pcpa_by_sections(b))
-		return;
-	/* lost once is lost for good: who knows what lies there now */
-	if (!(w->stop & PCPA_STOP_LOST) && !pcpa_rings_rebind(b))
-		w->stop |= PCPA_STOP_LOST;
-	w->stop |= PCPA_STOP_TO_RING;
-	w->calm = w->calm_seen = 0;
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		w->freed[i] = 0;
-		b->list[i].mark = 0;
-		set_room(b, i, w->room[i]);
-	}
-	pcpa_put(&to_ring, 1);
-}
-
-void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
-{
-	uint64_t pages = pcpa_pcp_pages(b);
-
-	lift_all(b);
-	look(b);
-	for (unsigned i = 0; i < PCPTUNE_N_LISTS; i++) {
-		struct pcptune_list *l = &b->list[i];
-
-		for (uint32_t k = 0, n = pcpa_list_count(l); k < n; k++) {
-			void *block = (void *)(uintptr_t)*pcpa_ring_slot(
-				l, (uint64_t)(pcpa_get(&l->tail) + k));
-
-			pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED,
-				     pcpa_list_orders[i]);
-		}
-		l->reserved = 0;
-	}
-	pcpa_put(&b->pcp.reserved[PCPA_PCP_PAGES], pages);
-	pcpa_pcp_edges(b);
-	__atomic_store_n(&pcpa_words(b)->sections, 0, __ATOMIC_RELEASE);
-}
 
 /* Places of a list from a position on. */
 static inline struct pcpa_places places(const struct pcptune_list *l, uint64_t position)
@@ -471,7 +242,7 @@ static bool ring(struct pcptune_cpu_block *b)
 
 	if (!(pcpa_get(&w->stop) & PCPA_STOP_TO_RING))
 		return false;
-	pcpa_put(&to_ring, 0);
+	pcpa_put(&pcpa_to_ring, 0);
 	pcpa_put(&w->stop, pcpa_get(&w->stop) & ~PCPA_STOP_TO_RING);
 	pcpa_rseq_show(b);
 	return true;
@@ -637,7 +408,7 @@ void pcpa_sections_free(struct pcpa_zone *z, uint32_t slot, unsigned order, unsi
 		if (pcpa_in_zone)
 			break;
 		/* a free starts no agent */
-		if (pcpa_get(&to_ring) && !pcpa_agent_runs())
+		if (pcpa_get(&pcpa_to_ring) && !pcpa_agent_runs())
 			break;
 		error = enter(b);
 		if (error)
@@ -686,7 +457,7 @@ static bool make_room_own(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsi
 	if (pcpa_list_count(&b->list[order]) < pcpa_get(&pcpa_words(b)->room[order]))
 		return true;
 	/* a free starts no agent; and who may have to drain all does so by the long way */
-	if ((pcpa_get(&to_ring) && !pcpa_agent_runs()) ||
+	if ((pcpa_get(&pcpa_to_ring) && !pcpa_agent_runs()) ||
 	    (order && pcpa_pcp_has(&b->pcp, PCPTUNE_RT_FREE_HIGH)))
 		return false;
 	pcpa_events_room(b);

@@ -51,7 +51,7 @@ static void defaults_child(void)
 	b = cpu();
 	pcpa_limits_watermarks(262144, &low, &high);
 	CHECK(pcpa_heap.zones[0].n_pages == 262144);
-	CHECK(b->pcp.batch == 63 && b->pcp.scale_max == 5 && b->pcp.rules == PCPTUNE_RULES_G6);
+	CHECK(b->pcp.batch == 63 && b->pcp.scale_max == 5 && b->pcp.rules == PCPTUNE_RULES_G4);
 	CHECK(b->pcp.high_max == 262144 / 8 && b->pcp.high_min == low);
 	CHECK(b->pcp.high_limit == 262144 / 8);
 	CHECK(pcpa_heap.zones[0].gauges->low_wmark_pages == low);
@@ -281,7 +281,7 @@ static void control_child(void)
 		CHECK(pcpa_alloc(0));
 	CHECK(b->pcp.ack_seq == 9);
 	CHECK(b->pcp.high_min == 50 && b->pcp.high_max == b->pcp.high_limit);
-	CHECK(b->pcp.batch == 1 && b->pcp.scale_max == 6 && b->pcp.rules == PCPTUNE_RULES_G6);
+	CHECK(b->pcp.batch == 1 && b->pcp.scale_max == 6 && b->pcp.rules == PCPTUNE_RULES_G4);
 	CHECK(pcpa_heap.proc->controls_refused == 4);
 	/* a generation without some of the lists gives their blocks back */
 	c->high = c->high_min = c->high_max = c->batch = c->scale_max = PCPTUNE_KEEP;

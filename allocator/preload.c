@@ -284,6 +284,17 @@ PCPA_API void *reallocarray(void *p, size_t count, size_t each)
 	return resize(p, size, CALLER);
 }
 
+/* Before the next malloc is known. */
+static void *aligned_early(size_t align, size_t size)
+{
+	return is_power_of_two(align) ? preload_arena_alloc(align, size) : no_memory();
+}
+
+static void *aligned_next(void *(*next)(size_t, size_t), size_t align, size_t size)
+{
+	return next ? next(align, size) : no_memory();
+}
+
 PCPA_API void *memalign(size_t align, size_t size)
 {
 	const struct preload_next *n;
@@ -292,9 +303,7 @@ PCPA_API void *memalign(size_t align, size_t size)
 	if (p)
 		return p;
 	n = preload_next();
-	if (!n)
-		return is_power_of_two(align) ? preload_arena_alloc(align, size) : no_memory();
-	return n->memalign ? n->memalign(align, size) : no_memory();
+	return n ? aligned_next(n->memalign, align, size) : aligned_early(align, size);
 }
 
 PCPA_API void *aligned_alloc(size_t align, size_t size)
@@ -305,9 +314,7 @@ PCPA_API void *aligned_alloc(size_t align, size_t size)
 	if (p)
 		return p;
 	n = preload_next();
-	if (!n)
-		return is_power_of_two(align) ? preload_arena_alloc(align, size) : no_memory();
-	return n->aligned_alloc ? n->aligned_alloc(align, size) : no_memory();
+	return n ? aligned_next(n->aligned_alloc, align, size) : aligned_early(align, size);
 }
 
 PCPA_API int posix_memalign(void **ret, size_t align, size_t size)

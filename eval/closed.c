@@ -21,6 +21,7 @@
 #include "eval/closed.h"
 #include "eval/lists.h"
 #include "eval/recorder.h"
+#include "eval/shown.h"
 
 #define IDLE_STEPS_MAX 3600u
 
@@ -109,26 +110,10 @@ static void fill_cpu(struct loop *loop, uint32_t i, uint64_t now_us)
 {
 	struct loop_cpu *c = &loop->cpu[i];
 	struct pcptune_cpu *p = &loop->sample[i];
-	const struct pcptune_rule_state *st = &c->l.st;
 
 	*p = (struct pcptune_cpu){.cpu = i};
 	fill_counters(p, c);
-	if (p->alloc_pages || p->free_pages || p->lock_agent_taken)
-		p->flags |= PCPTUNE_CPU_ACTIVE;
-	if ((p->flags & PCPTUNE_CPU_ACTIVE) && !p->lock_alloc_taken && !p->lock_free_taken &&
-	    !p->lock_agent_taken)
-		p->flags |= PCPTUNE_CPU_LISTS_ONLY;
-	if (now_us < c->settle_until)
-		p->flags |= PCPTUNE_CPU_SETTLING;
-	p->count = (uint32_t)c->l.pages;
-	p->high = st->high;
-	p->high_min = st->high_min;
-	p->high_max = st->high_max;
-	p->batch = st->batch;
-	p->scale_max = st->scale_max;
-	p->rules = st->rules;
-	p->alloc_factor = st->alloc_factor;
-	p->free_count = st->free_count;
+	shown_state(p, &c->l.st, c->l.pages, now_us < c->settle_until);
 	c->last = c->l;
 	memcpy(c->last_taken, c->taken, sizeof(c->taken));
 	memcpy(c->last_contended, c->contended, sizeof(c->contended));

@@ -455,7 +455,7 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 		if (!cpu_used(c))
 			continue;
 		answer_cpu(st, &r, i, &st->cpu[i], c);
-		r.above += c->high > st->floor + st->floor / 3 || !watch_fixed(c);
+		r.above += watch_above(c, st->floor);
 	}
 	put_batches(st, d);
 	answer_whole(st, &r);

@@ -187,7 +187,7 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 			continue;
 		if (answer_cpu(&r, st->floor, i, &st->cpu[i], c) < 0)
 			return -ENOBUFS;
-		r.above += c->high > st->floor + st->floor / 3 || !watch_fixed(c);
+		r.above += watch_above(c, st->floor);
 	}
 	answer_whole(st, &r);
 	return 0;

@@ -370,6 +370,12 @@ static inline bool watch_take_over(struct watch *w, const struct pcptune_cpu *c,
 	return true;
 }
 
+/* Is there something to lower, or still to fix, by and by? Near the floor it is not worth a call. */
+static inline bool watch_above(const struct pcptune_cpu *c, uint32_t floor)
+{
+	return c->high > floor + floor / 3 || !watch_fixed(c);
+}
+
 static inline uint32_t watch_floor(const struct pcptune_shape *shape, int64_t floor)
 {
 	return floor ? pcptune_max_u32((uint32_t)floor, 4)

@@ -21,6 +21,7 @@
 #include <string.h>
 #include "eval/closed.h"
 #include "eval/recorder.h"
+#include "eval/shown.h"
 #include "eval/sim/internal.h"
 
 /* Plug-ins are reference counted without a lock, and instances are made on any thread. */
@@ -79,25 +80,8 @@ static void fill_counters(struct pcptune_cpu *p, const struct sim_counters *n,
 static void fill_cpu(struct pcptune_cpu *p, const struct cpu *c, struct loop_cpu *lc,
 		     uint64_t now_us)
 {
-	const struct pcptune_rule_state *st = &c->lists.s;
-
 	fill_counters(p, &c->n, &lc->last);
-	p->flags = 0;
-	if (p->alloc_pages || p->free_pages || p->lock_agent_taken)
-		p->flags |= PCPTUNE_CPU_ACTIVE;
-	if (p->flags && !p->lock_alloc_taken && !p->lock_free_taken && !p->lock_agent_taken)
-		p->flags |= PCPTUNE_CPU_LISTS_ONLY;
-	if (now_us < lc->settle_until)
-		p->flags |= PCPTUNE_CPU_SETTLING;
-	p->count = c->lists.pages;
-	p->high = st->high;
-	p->high_min = st->high_min;
-	p->high_max = st->high_max;
-	p->batch = st->batch;
-	p->scale_max = st->scale_max;
-	p->rules = st->rules;
-	p->alloc_factor = st->alloc_factor;
-	p->free_count = st->free_count;
+	shown_state(p, &c->lists.s, c->lists.pages, now_us < lc->settle_until);
 	lc->last = c->n;
 }
 

@@ -109,6 +109,25 @@ static inline void model_end(struct model *m)
 	policy_unref(m->module);
 }
 
+/* Limits that a CPU has before a policy comes. */
+static inline void model_begin(struct model *m, uint32_t i, uint32_t rules, uint32_t high,
+			       uint32_t high_min, uint32_t high_max)
+{
+	m->m[i].st = (struct pcptune_rule_state){.rules = rules,
+						 .high = high,
+						 .high_min = high_min,
+						 .high_max = high_max,
+						 .batch = 63,
+						 .scale_max = 5};
+}
+
+/* One high that nothing but the policy moves, and pages on the lists. */
+static inline void model_begin_fixed(struct model *m, uint32_t i, uint32_t high, uint32_t count)
+{
+	model_begin(m, i, PCPTUNE_RULES_GX, high, high, high);
+	m->m[i].count = count;
+}
+
 /* The limits that a CPU begins with: those of static. */
 static inline void model_use(struct model *m, uint32_t i)
 {

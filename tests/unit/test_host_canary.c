@@ -17,17 +17,6 @@
 #define BOTH	"guard_permille=100 " CANARY
 #define CANARY	"canary_permille=500 canary_ms=5000"
 
-static void begin(struct model *m, uint32_t i, uint32_t high)
-{
-	m->m[i].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_GX,
-						 .high = high,
-						 .high_min = high,
-						 .high_max = high,
-						 .batch = 63,
-						 .scale_max = 5};
-	m->m[i].count = high / 2;
-}
-
 struct story {
 	uint32_t said[8]; /* reasons, in order */
 	uint32_t n_said;
@@ -45,7 +34,7 @@ static struct story tell(struct model *m, const char *policy, const char *params
 	model_new(m, policy, params, N + 1, MANAGED);
 	m->cpu_us = 150000;
 	for (uint32_t i = 0; i < N; i++)
-		begin(m, i, high);
+		model_begin_fixed(m, i, high, high / 2);
 	for (uint32_t n = 0; n < seconds * PER_SEC; n++) {
 		for (uint32_t i = 0; i < N; i++)
 			model_cycle(m, i, n < turn * PER_SEC ? swing : later, 300, 0);
@@ -140,7 +129,7 @@ static void test_late_values(void **state)
 	m.cpu_us = 150000;
 	m.after = take_over_late;
 	for (uint32_t i = 0; i < N; i++)
-		begin(&m, i, 20000);
+		model_begin_fixed(&m, i, 20000, 10000);
 	for (uint32_t n = 0; n < 20 * PER_SEC && (!said || said == CANARY_MEASURES); n++) {
 		for (uint32_t i = 0; i < N; i++)
 			model_cycle(&m, i, 12000, 300, 0);
@@ -190,7 +179,7 @@ static void test_long_holds_go_back(void **state)
 	model_new(&m, "static", "high=13000 batch=500 rules=gx " CANARY, N + 1, MANAGED);
 	m.cpu_us = 150000;
 	for (uint32_t i = 0; i < N; i++)
-		begin(&m, i, 60000);
+		model_begin_fixed(&m, i, 60000, 30000);
 	for (uint32_t n = 0; n < 30 * PER_SEC; n++) {
 		m.long_holds = 1;
 		for (uint32_t i = 0; i < N; i++) {
@@ -214,8 +203,8 @@ static void test_few(void **state)
 
 	(void)state;
 	model_new(&m, "static", "high=20000 rules=gx " CANARY, N, MANAGED);
-	begin(&m, 0, 500);
-	begin(&m, 1, 500);
+	model_begin_fixed(&m, 0, 500, 250);
+	model_begin_fixed(&m, 1, 500, 250);
 	for (i = 0; i < 20 * PER_SEC; i++)
 		model_step(&m);
 	assert_int_equal(m.answer.reason, CANARY_MEASURES);
@@ -273,7 +262,7 @@ static uint32_t most_turns(const char *params, uint32_t *ret_high)
 	model_new(&m, "contention", params, N + 1, MANAGED);
 	m.cpu_us = 150000;
 	for (uint32_t i = 0; i < N; i++)
-		begin(&m, i, 500);
+		model_begin_fixed(&m, i, 500, 250);
 	for (uint32_t n = 0; n < TEN_MIN; n++) {
 		for (uint32_t i = 0; i < N; i++) {
 			if (n < 5 * PER_SEC) /* a guard says nothing without a "before" */
@@ -352,7 +341,7 @@ static char *traced(void (*after)(struct model *, const struct pcptune_sample *)
 	m.trace = open_memstream(&text, &len);
 	m.after = after;
 	for (uint32_t i = 0; i < N; i++)
-		begin(&m, i, 20000);
+		model_begin_fixed(&m, i, 20000, 10000);
 	for (uint32_t n = 0; n < 30 * PER_SEC; n++) {
 		for (uint32_t i = 0; i < N; i++)
 			model_cycle(&m, i, 12000, 300, 70 * i);

@@ -19,18 +19,6 @@ static const char *first_reason(const struct model *m)
 	return policy_reason(m->module, id)->name;
 }
 
-/* CPU i begins with a fixed high of its own. */
-static void begin(struct model *m, uint32_t i, uint32_t high, uint32_t count)
-{
-	m->m[i].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_GX,
-						 .high = high,
-						 .high_min = high,
-						 .high_max = high,
-						 .batch = 63,
-						 .scale_max = 5};
-	m->m[i].count = count;
-}
-
 /* static comes to a CPU that was measured without it. */
 static void replace_policy(struct model *m, const char *params)
 {
@@ -61,7 +49,7 @@ static struct story tell(struct model *m, const char *policy, const char *params
 
 	model_new(m, policy, params, 2, MANAGED);
 	m->cpu_us = 150000;
-	begin(m, 0, high, high / 2);
+	model_begin_fixed(m, 0, high, high / 2);
 	for (uint32_t n = 0; n < seconds * PER_SEC; n++) {
 		if (n < 15 * PER_SEC)
 			m->m[0].settle_until = m->t + 300000; /* the host drops what is said */
@@ -138,7 +126,7 @@ static void test_a_raise_in_vain_goes_back(void **state)
 
 	(void)state;
 	model_new(&m, "static", "high=60000 rules=gx guard_permille=100 guard_ms=2000", 2, MANAGED);
-	begin(&m, 0, 1000, 500);
+	model_begin_fixed(&m, 0, 1000, 500);
 	for (uint32_t n = 0; n < 120 * PER_SEC; n++) {
 		if (n < 15 * PER_SEC)
 			m.m[0].settle_until = m.t + 300000;
@@ -164,7 +152,7 @@ static uint32_t long_holds(uint32_t long_each, uint32_t always, char *first, siz
 
 	model_new(&m, "static", "high=20000 batch=500 rules=gx guard_permille=100", 2, MANAGED);
 	m.cpu_us = 150000;
-	begin(&m, 0, 20000, 10000);
+	model_begin_fixed(&m, 0, 20000, 10000);
 	for (uint32_t i = 0; i < 100 * PER_SEC; i++) {
 		if (i < 15 * PER_SEC)
 			m.m[0].settle_until = m.t + 300000;
@@ -350,7 +338,7 @@ static char *traced(void (*after)(struct model *, const struct pcptune_sample *)
 	model_new(m, "static", "high=300 rules=gx guard_permille=100", 2, MANAGED);
 	m->trace = open_memstream(&text, &text_len);
 	m->after = after;
-	begin(m, 0, 20000, 10000);
+	model_begin_fixed(m, 0, 20000, 10000);
 	for (uint32_t n = 0; n < 40 * PER_SEC; n++) {
 		if (n < 15 * PER_SEC)
 			m->m[0].settle_until = m->t + 300000;

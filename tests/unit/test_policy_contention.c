@@ -285,12 +285,7 @@ static void test_take_over(void **state)
 
 	(void)state;
 	model_new(&m, "contention", "", 2, MANAGED);
-	m.m[0].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,
-						.high = 9000,
-						.high_min = 5000,
-						.high_max = 60000,
-						.batch = 63,
-						.scale_max = 5};
+	model_begin(&m, 0, PCPTUNE_RULES_G4, 9000, 5000, 60000);
 	m.m[0].count = 4000;
 	model_step(&m);
 	assert_int_equal(m.answer.n_changes, 1);

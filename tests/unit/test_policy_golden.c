@@ -63,12 +63,7 @@ static void trace_blind(struct model *m)
 static void trace_burst(struct model *m)
 {
 	for (uint32_t i = 0; i < 2; i++)
-		m->m[i].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,
-							 .high = 1000,
-							 .high_min = 500,
-							 .high_max = 60000,
-							 .batch = 63,
-							 .scale_max = 5};
+		model_begin(m, i, PCPTUNE_RULES_G4, 1000, 500, 60000);
 	for (int n = 0; n < 300; n++) {
 		if (n % 100 < 20)
 			model_cycle(m, (uint32_t)n / 100 % 2, 12000, 400, 0);

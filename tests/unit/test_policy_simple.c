@@ -80,12 +80,7 @@ static void test_static_defaults(void **state)
 
 	(void)state;
 	model_new(&m, "static", "", 2, 1048576);
-	m.m[0].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,
-						.high = 5000,
-						.high_min = 5000,
-						.high_max = 60000,
-						.batch = 63,
-						.scale_max = 5};
+	model_begin(&m, 0, PCPTUNE_RULES_G4, 5000, 5000, 60000);
 	ask(&m);
 	assert_int_equal(m.m[0].st.high, 378);
 	assert_int_equal(m.m[0].st.high_max, 378);

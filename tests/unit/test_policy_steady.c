@@ -311,12 +311,7 @@ static void test_take_over_and_cut(void **state)
 		model_new(&m, policies[k], "budget_permille=125", 2, MANAGED);
 		model_step(&m);
 		assert_string_equal(first_reason(&m), "unused");
-		m.m[0].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_G4,
-							.high = 9000,
-							.high_min = 5000,
-							.high_max = 60000,
-							.batch = 63,
-							.scale_max = 5};
+		model_begin(&m, 0, PCPTUNE_RULES_G4, 9000, 5000, 60000);
 		m.m[0].count = 4000;
 		model_step(&m);
 		assert_int_equal(m.answer.n_changes, 1);
@@ -415,13 +410,7 @@ static void test_lowwater_keeps_the_swing(void **state)
 
 	(void)state;
 	model_new(&m, "lowwater", "", 2, MANAGED);
-	m.m[0].st = (struct pcptune_rule_state){.rules = PCPTUNE_RULES_GX,
-						.high = 40000,
-						.high_min = 40000,
-						.high_max = 40000,
-						.batch = 63,
-						.scale_max = 5};
-	m.m[0].count = 39000;
+	model_begin_fixed(&m, 0, 40000, 39000);
 	for (uint32_t n = 0; n < 60 * PER_SEC; n++) {
 		model_cycle(&m, 0, 5000, 330, 0);
 		model_step(&m);

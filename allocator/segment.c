@@ -166,11 +166,22 @@ int pcpa_segment_fd(void)
 #define MFD_NOEXEC_SEAL 8u
 #endif
 
+/* A file longer than its limit is not refused only: the system sends a signal that ends us. */
+static bool may_be_so_long(size_t size)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur >= size;
+}
+
 int pcpa_sealed_file(const char *name, size_t size)
 {
 	unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-	int fd = (int)syscall(SYS_memfd_create, name, flags);
+	int fd;
 
+	if (!may_be_so_long(size))
+		return -1;
+	fd = (int)syscall(SYS_memfd_create, name, flags);
 	if (fd < 0)
 		fd = (int)syscall(SYS_memfd_create, name, flags | MFD_NOEXEC_SEAL);
 	if (fd < 0)

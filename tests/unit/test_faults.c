@@ -482,6 +482,54 @@ static void refused_calls(void **state)
 	}
 }
 
+/* ---- files must be short: whoever writes a longer one is killed ---- */
+
+static void files_must_be_short(void)
+{
+	struct rlimit limit = {4096, 4096};
+
+	CHECK(!setrlimit(RLIMIT_FSIZE, &limit));
+}
+
+static void take_one(bool segment)
+{
+	void *p = pcpa_alloc(0);
+
+	CHECK(p);
+	pcpa_free(p, 0);
+	CHECK(segment == (pcpa_segment_fd() >= 0));
+	CHECK_AUDIT();
+}
+
+static void from_the_start_child(void)
+{
+	files_must_be_short();
+	take_one(false);
+}
+
+static void before_a_fork_child(void)
+{
+	int status;
+	pid_t pid;
+
+	take_one(true);
+	files_must_be_short();
+	pid = fork();
+	if (!pid) {
+		take_one(false);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && !status);
+	take_one(true);
+}
+
+static void short_files(void **state)
+{
+	(void)state;
+	assert_int_equal(in_child(from_the_start_child, NULL), 0);
+	assert_int_equal(in_child(before_a_fork_child, NULL), 0);
+}
+
 /* ---- few CPUs ---- */
 
 /* Everything is accounted to the one CPU there is, and rules are those of one. */
@@ -569,6 +617,7 @@ int main(void)
 		cmocka_unit_test(memory_of_a_control_group),
 		cmocka_unit_test(a_quota_of_one_cpu),
 		cmocka_unit_test(refused_calls),
+		cmocka_unit_test(short_files),
 		cmocka_unit_test(the_last_cpu_only),
 		cmocka_unit_test(a_cpuset_of_one_cpu),
 	};

@@ -13,6 +13,7 @@
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
 #include "allocator/pcp.h"
+#include "allocator/pcp_locked.h"
 
 /* Read together by report(); a change while an error is reported may pair old and new. */
 static pcpa_error_cb error_cb;
@@ -202,6 +203,50 @@ static __attribute__((noinline)) void *alloc_slow(unsigned order)
 	return ready_to_alloc(order) ? alloc_block(order, 0) : NULL;
 }
 
+/*
+ * Locked lists. What is called here is called last, so that nothing is saved on the stack: all that
+ * was stored has to reach the cache before the next lock can be taken.
+ */
+static __attribute__((noinline)) void *attended(void *block)
+{
+	pcpa_agent_attend();
+	return block;
+}
+
+static __attribute__((noinline)) void *alloc_held(struct pcptune_cpu_block *b, unsigned order)
+{
+	void *block = pcpa_pcp_alloc_held(pcpa_zone_of_block(b), b, order, order);
+
+	if (!block)
+		return alloc_slow(order);
+	return __builtin_expect(pcpa_get(&pcpa_agent_bell), 0) ? attended(block) : block;
+}
+
+static __attribute__((noinline)) void *alloc_woken(struct pcptune_cpu_block *b, void *block)
+{
+	pcpa_pcp_wake(b);
+	return attended(block);
+}
+
+static __attribute__((noinline)) void *alloc_locked(unsigned order)
+{
+	const struct pcpa_locked_row *row = pcpa_locked_row();
+	struct pcptune_cpu_block *b;
+	void *block;
+
+	if (__builtin_expect(order > PCPTUNE_COSTLY_ORDER || !row, 0))
+		return alloc_slow(order);
+	b = row->block;
+	if (__builtin_expect(!pcpa_locked_try(b), 0))
+		return alloc_slow(order);
+	block = pcpa_locked_alloc(b, order);
+	if (__builtin_expect(!block, 0))
+		return alloc_held(b, order);
+	if (pcpa_pcp_let_go(b))
+		return alloc_woken(b, block);
+	return __builtin_expect(pcpa_get(&pcpa_agent_bell), 0) ? attended(block) : block;
+}
+
 __attribute__((aligned(64))) /* a line of instructions */
 void *
 pcpa_alloc(unsigned order)
@@ -210,7 +255,7 @@ pcpa_alloc(unsigned order)
 
 	if (__builtin_expect(pcpa_section_pop_hot(order, &block), 1))
 		return block;
-	return alloc_slow(order);
+	return pcpa_get(&pcpa_locked.n_cpus) ? alloc_locked(order) : alloc_slow(order);
 }
 
 size_t pcpa_alloc_bulk(unsigned order, size_t n, void **blocks)
@@ -341,11 +386,59 @@ static __attribute__((noinline)) void free_slow(void *block, unsigned order, con
 		wake_agent();
 }
 
+/* The same for locked lists. */
+static __attribute__((noinline)) void free_held(struct pcptune_cpu_block *b, void *block,
+						unsigned order)
+{
+	int saved = errno;
+
+	pcpa_pcp_free_held(pcpa_zone_of_block(b), b, order, order, block);
+	wake_agent();
+	errno = saved;
+}
+
+static __attribute__((noinline)) void free_woken(struct pcptune_cpu_block *b)
+{
+	pcpa_pcp_wake(b);
+	wake_agent();
+}
+
+static __attribute__((noinline)) void free_locked(void *block, unsigned order, const void *caller)
+{
+	const struct pcpa_locked_row *row = pcpa_locked_row();
+	struct pcptune_cpu_block *b;
+	struct pcpa_page *page;
+
+	if (__builtin_expect(order > PCPTUNE_COSTLY_ORDER || !row, 0)) {
+		free_slow(block, order, caller);
+		return;
+	}
+	b = row->block;
+	page = pcpa_locked_page(row->zone, block, order);
+	if (__builtin_expect(!page || !pcpa_locked_try(b), 0))
+		free_slow(block, order, caller);
+	else if (!pcpa_locked_free(b, block, page, order))
+		free_held(b, block, order);
+	else if (pcpa_pcp_let_go(b))
+		free_woken(b);
+	else
+		wake_agent();
+}
+
+/* Not by a hot section. */
+static inline void free_on(void *block, unsigned order, const void *caller)
+{
+	if (pcpa_get(&pcpa_locked.n_cpus))
+		free_locked(block, order, caller);
+	else
+		free_slow(block, order, caller);
+}
+
 __attribute__((aligned(64))) void pcpa_free(void *block, unsigned order)
 {
 	if (__builtin_expect(pcpa_section_push_hot(block, order), 1))
 		return;
-	free_slow(block, order, CALLER);
+	free_on(block, order, CALLER);
 }
 
 /* Blocks that were checked. But one that is among them twice was still in use then. */
@@ -468,5 +561,5 @@ void pcpa_free_exact(void *block, size_t size)
 		free_blocks(block, pages, CALLER);
 	else if (!fast_order(order) || !zone_of_block(block, order) ||
 		 !pcpa_section_push_own(block, order))
-		free_slow(block, order, CALLER);
+		free_on(block, order, CALLER);
 }

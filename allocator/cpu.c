@@ -17,7 +17,8 @@
 #include "allocator/limits.h"
 #include "allocator/rseq.h"
 
-static _Thread_local uint32_t virtual_slot __attribute__((tls_model("initial-exec")));
+/* Of a thread that has none yet: UINT32_MAX. */
+static _Thread_local uint32_t virtual_slot __attribute__((tls_model("initial-exec"))) = UINT32_MAX;
 static uint32_t next_virtual;
 
 static uint32_t max_u32(uint32_t a, uint32_t b)
@@ -57,16 +58,27 @@ uint32_t pcpa_cpu_slots(uint32_t n_virtual)
 
 static uint32_t slot_virtual(void)
 {
-	if (!virtual_slot)
+	if (virtual_slot == UINT32_MAX)
 		virtual_slot = __atomic_fetch_add(&next_virtual, 1, __ATOMIC_RELAXED) %
-				       pcpa_heap.n_virtual +
-			       1;
-	return virtual_slot - 1;
+			       pcpa_heap.n_virtual;
+	return virtual_slot;
+}
+
+bool pcpa_cpu_place(intptr_t *ret_offset)
+{
+	if (pcpa_heap.n_virtual && pcpa_area_thread()) {
+		*ret_offset = (char *)&virtual_slot - pcpa_area_thread() - PCPA_AREA_CPU;
+		return true;
+	}
+	if (pcpa_heap.n_virtual || !pcpa_rseq_area())
+		return false;
+	*ret_offset = pcpa_fast.offset;
+	return true;
 }
 
 void pcpa_cpu_is_agent(void)
 {
-	virtual_slot = pcpa_heap.n_virtual + 1;
+	virtual_slot = pcpa_heap.n_virtual;
 }
 
 uint32_t pcpa_cpu_slot(void)

@@ -27,6 +27,7 @@
 
 #include "allocator/agent.h"
 #include "allocator/events.h"
+#include "allocator/pcp_locked.h"
 #include "allocator/pcp.h"
 #include "allocator/segment.h"
 #include "allocator/track.h"
@@ -226,6 +227,7 @@ static void change_rings(char *rings)
 	for (uint32_t i = 0; i < n_blocks(); i++)
 		pcpa_track_look(pcpa_cpu_block(0, i));
 	pcpa_publish(&pcpa_heap.events, rings);
+	pcpa_locked_show(true);
 	now = pcpa_now_ns();
 	for (uint32_t i = 0; i < n_blocks(); i++) {
 		struct pcptune_cpu_block *b = pcpa_cpu_block(0, i);

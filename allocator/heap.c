@@ -19,6 +19,7 @@
 #include "allocator/fork.h"
 #include "allocator/heap.h"
 #include "allocator/limits.h"
+#include "allocator/pcp_locked.h"
 #include "allocator/rseq.h"
 #include "allocator/track.h"
 
@@ -221,9 +222,12 @@ static int set_up(void)
 		return error;
 	first_gauges(nodes);
 	error = pcpa_fork_register();
-	if (!error)
-		pcpa_rseq_start();
-	return error;
+	if (error)
+		return error;
+	pcpa_rseq_start();
+	if (!pcpa_fast_cpus())
+		pcpa_locked_begin();
+	return 0;
 }
 
 int pcpa_heap_start(void)

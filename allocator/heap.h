@@ -124,6 +124,11 @@ extern uint32_t pcpa_heap_seg_flags;
 uint32_t pcpa_cpu_slots(uint32_t n_virtual);
 /* Slot of the calling thread. */
 uint32_t pcpa_cpu_slot(void);
+/*
+ * Where a thread has its slot at hand, as an rseq area at that distance from the thread pointer
+ * would have it (area.h). A number of no CPU there: ask pcpa_cpu_slot(). false: nowhere.
+ */
+bool pcpa_cpu_place(intptr_t *ret_offset);
 /* The calling thread is the agent: it takes no virtual CPU from the program. */
 void pcpa_cpu_is_agent(void);
 /* Pages of data cache that one CPU has for itself, shared ones in proportion; 0: not known. */

@@ -19,6 +19,7 @@
  */
 #include "allocator/bulk_free.h"
 #include "allocator/depot.h"
+#include "allocator/pcp_locked.h"
 #include "allocator/pcp_private.h"
 #include "allocator/rows.h"
 #include "allocator/track.h"
@@ -39,20 +40,18 @@ static __attribute__((noinline, cold)) bool enter_given_up(struct pcptune_cpu_bl
 	return true;
 }
 
-static inline bool enter(struct pcptune_cpu_block *b)
+/* pcp.lock is held. False: it is not any more, and the lists can not be used. */
+static inline bool entered(struct pcptune_cpu_block *b)
 {
-	pcpa_events_room(b);
-	if (__builtin_expect(!pcpa_pcp_try(b), 0) && !pcpa_pcp_enter_hard(b))
-		return false;
 	return __builtin_expect(!pcpa_by_sections(b), 1) || enter_given_up(b);
 }
 
-/* ---- words ---- */
-
-static inline uint64_t *pages_word(struct pcptune_cpu_block *b)
+static inline bool enter(struct pcptune_cpu_block *b)
 {
-	return &b->pcp.reserved[PCPA_PCP_PAGES];
+	return pcpa_pcp_enter(b) && entered(b);
 }
+
+/* ---- words ---- */
 
 /*
  * Net position and operations of a list at one moment, though sections may push and pop and a
@@ -96,35 +95,6 @@ void pcpa_pcp_totals(const struct pcptune_cpu_block *b, uint64_t *ret_allocated,
 	}
 	*ret_allocated = allocated;
 	*ret_freed = freed;
-}
-
-static inline void push(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
-			void *block, unsigned order)
-{
-	uint64_t word = pcpa_get(&l->word);
-
-	pcpa_pcp_uses(b, (unsigned)(l - b->list));
-	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED, order);
-	*pcpa_list_slot(l, word) = (uintptr_t)block;
-	pcpa_publish(&l->word, word + PCPTUNE_WORD_PUSH);
-	pcpa_count(pages_word(b), 1u << order);
-}
-
-static inline void *pop(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct pcptune_list *l,
-			unsigned order)
-{
-	uint64_t word = pcpa_get(&l->word);
-	void *block = (void *)(uintptr_t)*pcpa_list_slot(l, word - 1);
-
-	pcpa_publish(&l->word, word + PCPTUNE_WORD_POP);
-	pcpa_put(pages_word(b), pcpa_get(pages_word(b)) - (1u << order));
-	pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_IN_USE, order);
-	return block;
-}
-
-static inline bool is_at(const struct pcptune_list *l, const uint32_t *edge)
-{
-	return !(((uint32_t)pcpa_get(&l->word) ^ pcpa_get(edge)) & PCPTUNE_WORD_MASK);
 }
 
 /* Where pops and pushes of a locked list look closer. */
@@ -226,7 +196,7 @@ static uint64_t drain_chunk(struct pcpa_zone *z, struct pcptune_cpu_block *b, un
 		pcpa_publish(&l->tail, pcpa_get(&l->tail) + parts[i].n);
 		done += (uint64_t)parts[i].n << parts[i].order;
 	}
-	pcpa_put(pages_word(b), pcpa_get(pages_word(b)) - done);
+	pcpa_put(&b->pcp.pages, pcpa_get(&b->pcp.pages) - (uint32_t)done);
 	pcpa_pcp_count_drain(&b->zctr, given, cause);
 	if (cause == PCPA_DRAIN_HIGH_ORDER)
 		pcpa_count(&b->zctr.free_high, 1);
@@ -283,7 +253,7 @@ static uint32_t move_in(struct pcpa_zone *z, struct pcptune_cpu_block *b, struct
 	pcpa_depot_fetch(z, order, n, got, &to, &claim, PCPA_LISTED);
 	pcpa_pcp_uses(b, (unsigned)(l - b->list));
 	pcpa_publish(&l->tail, tail - got);
-	pcpa_count(pages_word(b), (uint64_t)got << order);
+	pcpa_put(&b->pcp.pages, pcpa_get(&b->pcp.pages) + (got << order));
 	return got;
 }
 
@@ -298,7 +268,7 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 	pcpa_pcp_fold(b);
 	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
-	pcpa_state_store(&b->pcp, &s);
+	pcpa_state_store(b, &s);
 	n = move_in(z, b, l, order, pcptune_min_u32(n, l->limit));
 	look(b, list);
 	return n;
@@ -314,7 +284,7 @@ static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcp
 
 	if (pcpa_list_count(l)) {
 		look(b, list);
-		return pop(z, b, l, order);
+		return pcpa_locked_pop(b, list, order);
 	}
 	if (pcpa_in_zone || pcpa_zone_is_empty(z))
 		return NULL;
@@ -323,15 +293,15 @@ static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcp
 	if ((!l->limit && !pcpa_pcp_begin_again(b, z->id)) ||
 	    !pcptune_rules_has_list(pcpa_get(&b->pcp.rules), order))
 		return pcpa_pcp_alloc_direct(z, b, order, false);
-	return refill(z, b, list, order) ? pop(z, b, l, order) : NULL;
+	return refill(z, b, list, order) ? pcpa_locked_pop(b, list, order) : NULL;
 }
 
 /* With the lists locked; may go to the zone. */
 static inline void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
 				unsigned order)
 {
-	if (__builtin_expect(!is_at(&b->list[list], &b->list[list].mark), 1))
-		return pop(z, b, &b->list[list], order);
+	if (__builtin_expect(!pcpa_list_is_at(&b->list[list], &b->list[list].mark), 1))
+		return pcpa_locked_pop(b, list, order);
 	return take_hard(z, b, list, order);
 }
 
@@ -342,25 +312,34 @@ static inline void taken(struct pcptune_cpu_block *b)
 	if (__builtin_expect(!pcpa_pcp_has(&b->pcp, PCPTUNE_RT_COUNT_MIN), 1))
 		return;
 	pcpa_state_load(&b->pcp, &s);
-	pcptune_rules_taken(&s, (uint32_t)pcpa_get(pages_word(b)));
+	pcptune_rules_taken(&s, pcpa_get(&b->pcp.pages));
 	pcpa_count_min_store(&b->pcp, s.count_min);
+}
+
+void *pcpa_pcp_alloc_held(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+			  unsigned order)
+{
+	void *block;
+
+	if (!entered(b))
+		return pcpa_pcp_alloc_direct(z, b, order, true);
+	pcpa_locked_calm(&b->pcp);
+	block = take_locked(z, b, list, order);
+	taken(b);
+	pcpa_pcp_leave(b);
+	return block;
 }
 
 void *pcpa_pcp_alloc(struct pcpa_zone *z, uint32_t slot, unsigned order)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
 	unsigned list = pcpa_list_of(order);
-	void *block;
 
 	if (list != PCPA_NO_LIST && slot < pcpa_fast_cpus())
 		return pcpa_sections_alloc(z, slot, order, list);
-	if (list == PCPA_NO_LIST || !enter(b))
+	if (list == PCPA_NO_LIST || !pcpa_pcp_enter(b))
 		return pcpa_pcp_alloc_direct(z, b, order, list != PCPA_NO_LIST);
-	pcpa_put(&b->pcp.free_count, pcpa_get(&b->pcp.free_count) >> 1);
-	block = take_locked(z, b, list, order);
-	taken(b);
-	pcpa_pcp_leave(b);
-	return block;
+	return pcpa_pcp_alloc_held(z, b, list, order);
 }
 
 /*
@@ -453,38 +432,47 @@ static inline bool put_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b, 
 	bool fired;
 	uint32_t pages;
 
-	if (__builtin_expect(is_at(l, &l->bound), 0) && !make_room(z, b, list))
+	if (__builtin_expect(pcpa_list_is_at(l, &l->bound), 0) && !make_room(z, b, list))
 		return false;
+	if (__builtin_expect(order <= PCPTUNE_COSTLY_ORDER && !pcpa_get(&z->state) &&
+				     pcpa_locked_tell(b, order),
+			     1)) {
+		pcpa_locked_push(b, list, block, &z->pages[pcpa_page_number(z, block)], order);
+		return true;
+	}
 	pcpa_state_load(&b->pcp, &s);
 	if (order && !pcptune_rules_has_list(s.rules, order))
 		return false;
-	push(z, b, l, block, order);
-	pages = pcptune_rules_free(&s, order, (uint32_t)pcpa_get(pages_word(b)),
-				   pcpa_get(&z->state), &fired);
-	pcpa_state_store(&b->pcp, &s);
+	pcpa_locked_push(b, list, block, &z->pages[pcpa_page_number(z, block)], order);
+	pages = pcptune_rules_free(&s, order, pcpa_get(&b->pcp.pages), pcpa_get(&z->state), &fired);
+	pcpa_state_store(b, &s);
 	if (__builtin_expect(pages && !pcpa_in_zone, 0))
 		drain_full(z, b, list, pages, fired);
 	return true;
+}
+
+void pcpa_pcp_free_held(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+			unsigned order, void *block)
+{
+	bool usable = entered(b), done = usable && put_locked(z, b, list, block, order);
+
+	if (usable)
+		pcpa_pcp_leave(b);
+	if (__builtin_expect(!done, 0))
+		pcpa_pcp_free_direct(z, b, block, order, !usable);
 }
 
 void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *block)
 {
 	struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, slot);
 	unsigned list = pcpa_list_of(order);
-	bool done;
 
-	if (list != PCPA_NO_LIST && slot < pcpa_fast_cpus()) {
+	if (list != PCPA_NO_LIST && slot < pcpa_fast_cpus())
 		pcpa_sections_free(z, slot, order, list, block);
-		return;
-	}
-	if (list == PCPA_NO_LIST || !enter(b)) {
+	else if (list == PCPA_NO_LIST || !pcpa_pcp_enter(b))
 		pcpa_pcp_free_direct(z, b, block, order, list != PCPA_NO_LIST);
-		return;
-	}
-	done = put_locked(z, b, list, block, order);
-	pcpa_pcp_leave(b);
-	if (__builtin_expect(!done, 0))
-		pcpa_pcp_free_direct(z, b, block, order, false);
+	else
+		pcpa_pcp_free_held(z, b, list, order, block);
 }
 
 static inline bool is_out(const struct pcpa_zone *z, const void *block, unsigned order)

@@ -18,9 +18,8 @@
 
 /* Our use of pcptune_pcp.reserved[]. */
 enum {
-	PCPA_PCP_PAGES = 0, /* pages on all lists, when they are locked ones */
-	PCPA_PCP_STATE = 1, /* PCPA_PCP_* below; count_min in the upper half */
-	PCPA_PCP_OPS = 2,   /* five words: operations of each list, folded to 64 bits */
+	PCPA_PCP_STATE = 0, /* PCPA_PCP_* below; count_min in the upper half */
+	PCPA_PCP_OPS = 1,   /* five words: operations of each list, folded to 64 bits */
 };
 
 #define PCPA_PCP_READY	 1u /* defaults set, rings mapped */
@@ -68,7 +67,7 @@ static inline uint64_t pcpa_pcp_pages(const struct pcptune_cpu_block *b)
 	uint64_t pages = 0;
 
 	if (!pcpa_by_sections(b))
-		return pcpa_get(&b->pcp.reserved[PCPA_PCP_PAGES]);
+		return pcpa_get(&b->pcp.pages);
 	PCPA_FOR_EACH_USED (i, b) {
 		const struct pcptune_list *l = &b->list[i];
 		uint64_t n = pcpa_get(&l->word) - (uint64_t)pcpa_get(&l->tail);

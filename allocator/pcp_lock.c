@@ -8,12 +8,50 @@
 #include <linux/futex.h>
 
 #include "allocator/events.h"
+#include "allocator/pcp_locked.h"
 #include "allocator/pcp_private.h"
 #include "allocator/track.h"
 
 #define SPINS	 100u
 #define YIELDS	 20u
 #define SLEEP_NS 1000000 /* most that a call waits for the lists of its CPU */
+
+struct pcpa_locked pcpa_locked;
+static bool begun; /* written once, as pcpa_heap */
+
+void pcpa_locked_begin(void)
+{
+	uint32_t cpus = pcpa_heap.n_slots - 1;
+
+	if (!pcpa_cpu_place(&pcpa_locked.offset))
+		return;
+	for (uint32_t cpu = 0; cpu < cpus; cpu++) {
+		struct pcpa_locked_row *row = &pcpa_locked.row[cpu];
+
+		row->zone = &pcpa_heap.zones[pcpa_heap.home[cpu]];
+		row->block = pcpa_cpu_block(row->zone->id, cpu);
+	}
+	begun = true;
+	pcpa_locked_show(true);
+}
+
+void pcpa_locked_show(bool on)
+{
+	uint32_t n = on && begun && !pcpa_heap.events ? pcpa_heap.n_slots - 1 : 0;
+
+	__atomic_store_n(&pcpa_locked.n_cpus, n, __ATOMIC_SEQ_CST);
+}
+
+void pcpa_locked_lay(struct pcptune_cpu_block *b)
+{
+	struct pcptune_rule_state s;
+
+	if (pcpa_by_sections(b))
+		return;
+	pcpa_state_load(&b->pcp, &s);
+	pcptune_rules_light(&s, &pcpa_words(b)->light);
+	pcpa_put(&pcpa_words(b)->kind, pcpa_pcp_has(&b->pcp, PCPTUNE_RT_COUNT_MIN) ? PCPA_ASKS : 0);
+}
 
 /*
  * Holds are short, unless the holder lost its CPU: then yield, and then sleep, since to yield gives
@@ -88,6 +126,7 @@ void pcpa_pcp_wake(struct pcptune_cpu_block *b)
 {
 	int saved = errno;
 
+	pcpa_put(&b->pcp.sleepers, 0);
 	syscall(SYS_futex, &b->pcp.lock, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 	errno = saved;
 }
@@ -98,11 +137,8 @@ static void sleep_for(struct pcptune_cpu_block *b, uint32_t held)
 	struct timespec most = {0, SLEEP_NS};
 	int saved = errno;
 
-	if (held & PCPA_PCP_SLEEPERS ||
-	    __atomic_compare_exchange_n(&b->pcp.lock, &held, held | PCPA_PCP_SLEEPERS, false,
-					__ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		syscall(SYS_futex, &b->pcp.lock, FUTEX_WAIT_PRIVATE, held | PCPA_PCP_SLEEPERS,
-			&most, NULL, 0);
+	pcpa_put(&b->pcp.sleepers, 1);
+	syscall(SYS_futex, &b->pcp.lock, FUTEX_WAIT_PRIVATE, held, &most, NULL, 0);
 	errno = saved;
 }
 
@@ -116,16 +152,18 @@ static void sleep_for(struct pcptune_cpu_block *b, uint32_t held)
  */
 __attribute__((cold)) bool pcpa_pcp_enter_hard(struct pcptune_cpu_block *b)
 {
-	uint32_t held = pcpa_get(&b->pcp.lock), none = 0;
+	uint32_t held = pcpa_get(&b->pcp.lock);
 
-	if (pcpa_in_zone || (held & ~PCPA_PCP_SLEEPERS) == pcpa_pcp_me() ||
-	    pcpa_get(&pcpa_words(b)->stop))
+	if (pcpa_in_zone || held == pcpa_pcp_me() || pcpa_get(&pcpa_words(b)->stop))
 		return false;
 	if (held)
 		sleep_for(b, held);
+	if (!pcpa_pcp_try(b))
+		return false;
 	/* whoever slept can not know whether others still do */
-	return __atomic_compare_exchange_n(&b->pcp.lock, &none, pcpa_pcp_me() | PCPA_PCP_SLEEPERS,
-					   false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+	if (held)
+		pcpa_put(&b->pcp.sleepers, 1);
+	return true;
 }
 
 bool pcpa_pcp_enter(struct pcptune_cpu_block *b)

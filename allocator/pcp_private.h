@@ -16,13 +16,11 @@ void pcpa_pcp_wake(struct pcptune_cpu_block *b);
 /*
  * pcp.lock is 0, or says who holds it, so that a signal handler knows when it interrupted the
  * holder: the address of a thread-local word, shortened. Two threads that look the same merely do
- * not wait for each other. Bit 0: somebody sleeps for it.
+ * not wait for each other.
  */
-#define PCPA_PCP_SLEEPERS 1u
-
 static inline uint32_t pcpa_pcp_me(void)
 {
-	return (uint32_t)((uintptr_t)&pcpa_in_zone >> 4) << 2 | 2;
+	return (uint32_t)(uintptr_t)&pcpa_in_zone | 1;
 }
 
 static inline bool pcpa_pcp_try(struct pcptune_cpu_block *b)
@@ -34,13 +32,20 @@ static inline bool pcpa_pcp_try(struct pcptune_cpu_block *b)
 					   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-/* Somebody who fell asleep between the look and the store is woken by his timeout. */
+/*
+ * True: somebody sleeps for it, and is to be woken. One who fell asleep between the two is woken by
+ * his timeout. That there are sleepers is a word of its own: to load what a locked instruction has
+ * just written costs as much as half of that again.
+ */
+static inline bool pcpa_pcp_let_go(struct pcptune_cpu_block *b)
+{
+	__atomic_store_n(&b->pcp.lock, 0, __ATOMIC_RELEASE);
+	return __builtin_expect(pcpa_get(&b->pcp.sleepers), 0);
+}
+
 static inline void pcpa_pcp_leave(struct pcptune_cpu_block *b)
 {
-	uint32_t held = pcpa_get(&b->pcp.lock);
-
-	__atomic_store_n(&b->pcp.lock, 0, __ATOMIC_RELEASE);
-	if (__builtin_expect(held & PCPA_PCP_SLEEPERS, 0))
+	if (pcpa_pcp_let_go(b))
 		pcpa_pcp_wake(b);
 }
 
@@ -148,21 +153,26 @@ static inline void pcpa_count_min_store(struct pcptune_pcp *p, uint32_t count_mi
 	pcpa_put(state, (uint64_t)count_min << 32 | (uint32_t)pcpa_get(state));
 }
 
+/* Locked lists: what their frees go by follows from the state (pcp_locked.h). */
+void pcpa_locked_lay(struct pcptune_cpu_block *b);
+
 /* What rules may move. */
-static inline void pcpa_state_store(struct pcptune_pcp *p, const struct pcptune_rule_state *s)
+static inline void pcpa_state_store(struct pcptune_cpu_block *b, const struct pcptune_rule_state *s)
 {
+	struct pcptune_pcp *p = &b->pcp;
 	uint32_t high = pcpa_get(&p->high);
 
-	if (high != s->high) {
-		if (high < s->high)
-			pcpa_count(&p->high_raised, 1);
-		pcpa_put(&p->high, s->high);
-	}
 	if (pcpa_get(&p->alloc_factor) != s->alloc_factor)
 		pcpa_put(&p->alloc_factor, s->alloc_factor);
 	if (pcpa_get(&p->flags) != s->flags)
 		pcpa_put(&p->flags, s->flags);
 	pcpa_put(&p->free_count, s->free_count);
+	if (high == s->high)
+		return;
+	if (high < s->high)
+		pcpa_count(&p->high_raised, 1);
+	pcpa_put(&p->high, s->high);
+	pcpa_locked_lay(b);
 }
 
 static inline bool pcpa_pcp_has(const struct pcptune_pcp *p, enum pcptune_trait trait)

@@ -201,7 +201,7 @@ static bool refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned li
 		return false;
 	pcpa_state_load(&b->pcp, &s);
 	n = pcptune_rules_refill(&s, order, (uint32_t)pcpa_pcp_pages(b), pcpa_get(&z->state));
-	pcpa_state_store(&b->pcp, &s);
+	pcpa_state_store(b, &s);
 	n = move_in(z, b, list, order, pcptune_min_u32(n, PCPA_RING_MOVE));
 	track(b, t, list);
 	grant(z, b, t, list, 0);
@@ -306,7 +306,7 @@ static struct answer ask(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsig
 	/* else the push will count itself */
 	if (!a.direct && pcptune_rules_traits(s.rules) & PCPTUNE_RT_FREE_COUNT)
 		s.free_count = pcptune_sub0_u32(s.free_count, size);
-	pcpa_state_store(&b->pcp, &s);
+	pcpa_state_store(b, &s);
 	return a;
 }
 

@@ -72,9 +72,9 @@ void pcpa_sections_restart(struct pcptune_cpu_block *b)
 {
 	struct pcpa_words *w = pcpa_words(b);
 
-	w->seen = 0;
 	if (!pcpa_by_sections(b))
 		return;
+	w->seen = 0;
 	/* lost once is lost for good: who knows what lies there now */
 	if (!(w->stop & PCPA_STOP_LOST) && !pcpa_rings_rebind(b))
 		w->stop |= PCPA_STOP_LOST;
@@ -106,7 +106,8 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 		}
 		l->reserved = 0;
 	}
-	pcpa_put(&b->pcp.reserved[PCPA_PCP_PAGES], pages);
+	pcpa_put(&b->pcp.pages, (uint32_t)pages);
 	pcpa_pcp_edges(b);
-	__atomic_store_n(&pcpa_words(b)->sections, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&pcpa_words(b)->kind, 0, __ATOMIC_RELEASE);
+	pcpa_locked_lay(b);
 }

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "allocator/pcp_locked.h"
 #include "allocator/pcp_private.h"
 #include "allocator/rings.h"
 #include "allocator/track.h"
@@ -40,6 +41,7 @@ static size_t rings_size(uint32_t high_limit)
 /* Address space for the rings, with half the room as often as it takes. */
 static void map_rings(struct pcptune_cpu_block *b, uint32_t high_limit)
 {
+	const struct pcpa_zone *z = pcpa_zone_of_block(b);
 	char *map = MAP_FAILED;
 
 	for (; high_limit; high_limit /= 2) {
@@ -53,6 +55,8 @@ static void map_rings(struct pcptune_cpu_block *b, uint32_t high_limit)
 	for (unsigned i = 0; i < PCPTUNE_N_LISTS && high_limit; i++) {
 		uint32_t n = ring_capacity(high_limit, pcpa_list_orders[i]);
 
+		b->list[i].base = z->base;
+		b->list[i].pages = (uintptr_t)z->pages;
 		b->list[i].private_ring = (uintptr_t)map;
 		b->list[i].limit = n;
 		map += n * sizeof(uint64_t);
@@ -97,6 +101,7 @@ void pcpa_pcp_cache_flag(struct pcptune_cpu_block *b)
 	if (pcpa_get(&pcpa_heap.cache_slice) > 3 * pcpa_get(&p->batch))
 		flags |= PCPTUNE_RF_FREE_HIGH_BATCH;
 	pcpa_put(&p->flags, flags);
+	pcpa_locked_lay(b);
 }
 
 static void set_defaults(struct pcptune_cpu_block *b, uint32_t zone)
@@ -277,7 +282,7 @@ void pcpa_pcp_tick(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 	pcpa_pcp_fold(b);
 	pcpa_state_load(&b->pcp, &s);
 	pages = pcptune_rules_tick(&s, (uint32_t)pcpa_pcp_pages(b));
-	pcpa_state_store(&b->pcp, &s);
+	pcpa_state_store(b, &s);
 	pcpa_count_min_store(&b->pcp, s.count_min);
 	if (pages)
 		pcpa_pcp_drain(z, b, 0, pages, PCPA_DRAIN_DECAY, PCPA_PATH_AGENT);

@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 
 #include "allocator/pcp.h"
+#include "allocator/pcp_locked.h"
 #include "allocator/rings.h"
 #include "allocator/rseq.h"
 
@@ -74,17 +75,43 @@ static int membarrier_call(int command, unsigned flags, int cpu)
 	return n;
 }
 
-#ifdef PCPA_RSEQ
+#ifdef PCPA_HAS_AREA
 
 extern const ptrdiff_t libc_rseq_offset __asm__("__rseq_offset") __attribute__((weak));
 extern const unsigned int libc_rseq_size __asm__("__rseq_size") __attribute__((weak));
 
-const char *pcpa_rseq_why_not(void)
+/* 1: yes, 0: this thread has none, -1: the libc has none. */
+static int find_area(void)
 {
 	if (!&libc_rseq_offset || !&libc_rseq_size || !libc_rseq_size)
-		return "the libc has not registered restartable sequences";
+		return -1;
 	pcpa_fast.offset = libc_rseq_offset;
-	if ((int32_t)pcpa_fast_cpu() < 0)
+	return (int32_t)pcpa_fast_cpu() >= 0;
+}
+
+#else
+
+static int find_area(void)
+{
+	return -1;
+}
+
+#endif
+
+bool pcpa_rseq_area(void)
+{
+	return find_area() > 0;
+}
+
+#ifdef PCPA_RSEQ
+
+const char *pcpa_rseq_why_not(void)
+{
+	int found = find_area();
+
+	if (found < 0)
+		return "the libc has not registered restartable sequences";
+	if (!found)
 		return "this thread is not registered for restartable sequences";
 	if (membarrier_call(FENCE_REGISTER, 0, 0) ||
 	    membarrier_call(FENCE, MEMBARRIER_CMD_FLAG_CPU, 0) || membarrier_call(FENCE, 0, 0))
@@ -195,7 +222,7 @@ void pcpa_rseq_start(void)
 		for (uint32_t slot = 0; slot < cpus; slot++) {
 			struct pcptune_cpu_block *b = pcpa_cpu_block(i, slot);
 
-			pcpa_words(b)->sections = 1;
+			pcpa_words(b)->kind = PCPA_BY_SECTIONS;
 			pcpa_rseq_show(b);
 		}
 	for (unsigned list = 0; list < PCPA_INLINE_ORDERS; list++)
@@ -210,10 +237,12 @@ void pcpa_rseq_pause(void)
 {
 	paused_cpus = pcpa_fast_cpus();
 	__atomic_store_n(&pcpa_fast.n_cpus, 0, __ATOMIC_SEQ_CST);
+	pcpa_locked_show(false);
 }
 
 void pcpa_rseq_resume(void)
 {
+	pcpa_locked_show(true);
 	__atomic_store_n(&pcpa_fast.n_cpus, paused_cpus, __ATOMIC_SEQ_CST);
 }
 
@@ -248,6 +277,7 @@ static void give_up(void)
 			;
 		given_up = 1;
 		__atomic_store_n(&settling, 0, __ATOMIC_RELEASE);
+		pcpa_locked_begin();
 	}
 	pcpa_lock_release(&give_up_lock);
 	pcpa_in_zone--;

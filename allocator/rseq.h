@@ -35,6 +35,7 @@
 #include <pcpalloc_inline.h>
 #include <pcptune/rules.h>
 
+#include "allocator/area.h"
 #include "allocator/heap.h"
 
 #if defined(__has_feature)
@@ -56,17 +57,29 @@
 #endif
 #endif
 
-/* The sixth list of a CPU block. Written with pcp.lock held, but for `calm`. */
+/*
+ * The sixth list of a CPU block. Written with pcp.lock held, but for `calm`. Of locked lists all but
+ * `kind` and `light` is 0, or was left by sections.
+ */
 struct pcpa_words {
 	uint32_t room[PCPTUNE_N_LISTS]; /* blocks: bound - tail */
 	uint32_t stop;
-	uint32_t sections;		 /* 1: this CPU is served by sections */
-	uint32_t calm;			 /* blocks allocated in bulk; atomic additions */
-	uint32_t calm_seen;		 /* the same at the last look */
-	uint32_t freed[PCPTUNE_N_LISTS]; /* blocks, at the last look */
-	uint64_t seen;			 /* allocations and frees at the last look, 32 bits each */
+	uint32_t kind; /* PCPA_BY_SECTIONS, PCPA_ASKS */
+	uint32_t calm; /* blocks allocated in bulk; atomic additions */
+	union {
+		struct {
+			uint32_t freed[PCPTUNE_N_LISTS]; /* blocks, at the last look */
+			uint32_t calm_seen;		 /* `calm` at the last look */
+			/* allocations and frees at the last look, 32 bits each */
+			uint64_t seen;
+		};
+		struct pcptune_rule_light light; /* of locked lists: what frees go by */
+	};
 } __attribute__((may_alias));
 _Static_assert(sizeof(struct pcpa_words) <= sizeof(struct pcptune_list), "fits");
+
+#define PCPA_BY_SECTIONS 1u /* this CPU is served by sections */
+#define PCPA_ASKS	 2u /* locked lists: the rules want to know of each allocation */
 
 static inline struct pcpa_words *pcpa_words(struct pcptune_cpu_block *b)
 {
@@ -76,7 +89,8 @@ static inline struct pcpa_words *pcpa_words(struct pcptune_cpu_block *b)
 /* Are the lists of this CPU block used by sections? If not, pcp.lock is all there is. */
 static inline bool pcpa_by_sections(const struct pcptune_cpu_block *b)
 {
-	return pcpa_get(&((const struct pcpa_words *)&b->list[PCPTUNE_N_LISTS])->sections);
+	return pcpa_get(&((const struct pcpa_words *)&b->list[PCPTUNE_N_LISTS])->kind) &
+	       PCPA_BY_SECTIONS;
 }
 
 /* The lists of one order: for each CPU below n_cpus the one that it uses now, never NULL. */
@@ -124,6 +138,11 @@ enum pcpa_section { PCPA_SECTION_DONE, PCPA_SECTION_NO, PCPA_SECTION_AGAIN };
  * once under the lock of the first allocation, and in the child of a fork.
  */
 const char *pcpa_rseq_why_not(void);
+/*
+ * Does the libc keep an rseq area for this thread? Then `offset` is set. Sections or not, it tells
+ * the CPU.
+ */
+bool pcpa_rseq_area(void);
 /* Chooses the mode by PCPALLOC_MODE and what can be had; everything but the mode is set up. */
 void pcpa_rseq_start(void);
 /*
@@ -147,15 +166,18 @@ void pcpa_rseq_fence(int cpu);
 /* Sections are being given up just now: lists can not be used, the zone can. */
 bool pcpa_rseq_settling(void);
 
+/*
+ * The CPU we are on, once `offset` is set; at or above n_cpus if its lists are not served by
+ * sections.
+ */
+static inline uint32_t pcpa_fast_cpu(void)
+{
+	return pcpa_area_cpu(pcpa_fast.offset);
+}
+
 #ifdef PCPA_RSEQ
 
 #include "allocator/rseq_sections.h"
-
-/* The CPU we are on, at or above n_cpus if its lists are not served by sections. */
-static inline uint32_t pcpa_fast_cpu(void)
-{
-	return pcpa_section_cpu(pcpa_fast.offset);
-}
 
 #define PCPA_SECTION_TRIES 32u
 
@@ -180,11 +202,6 @@ static inline bool pcpa_fast_push(struct pcpa_lists *lists, void *block)
 }
 
 #else /* no sections on this machine, or under this tool: n_cpus stays 0 and none of this runs */
-
-static inline uint32_t pcpa_fast_cpu(void)
-{
-	return UINT32_MAX;
-}
 
 static inline void *pcpa_fast_pop(struct pcpa_lists *lists)
 {

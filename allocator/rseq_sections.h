@@ -33,14 +33,6 @@ static inline bool pcpa_area_is_hot(void)
 	return pcpa_fast.offset == PCPA_HOT_AREA;
 }
 
-static inline uint32_t pcpa_section_cpu(intptr_t offset)
-{
-	uint32_t cpu;
-
-	__asm__ volatile("movl %%fs:4(%1), %0" : "=r"(cpu) : "r"(offset));
-	return cpu;
-}
-
 /* By a struct pcpa_lists. */
 #define PCPA_ASM_TABLE                    \
 	"movl %%fs:4(%[area]), %k[l]\n\t" \
@@ -90,22 +82,8 @@ static inline uint32_t pcpa_section_cpu(intptr_t offset)
 
 #undef PCPA_HOT_AREA /* no place is known */
 
-#define PCPA_AREA      (pcpa_section_area(pcpa_fast.offset))
+#define PCPA_AREA      (pcpa_area(pcpa_fast.offset))
 #define PCPA_RETURN_IN "=&r"
-
-static inline char *pcpa_section_area(intptr_t offset)
-{
-	char *thread;
-
-	__asm__("mrs %0, tpidr_el0" : "=r"(thread));
-	return thread + offset;
-}
-
-static inline uint32_t pcpa_section_cpu(intptr_t offset)
-{
-	return __atomic_load_n((uint32_t *)(void *)(pcpa_section_area(offset) + 4),
-			       __ATOMIC_RELAXED);
-}
 
 /* Whoever finds n_cpus set finds the table filled. */
 #define PCPA_ASM_TABLE                         \

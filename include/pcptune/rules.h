@@ -525,6 +525,69 @@ static inline uint32_t pcptune_rules_free(struct pcptune_rule_state *s, uint32_t
 }
 
 /*
+ * The commonest of frees in few steps: one that surely drains nothing and leaves high as it is,
+ * while the zone has memory. What that depends on is worked out beforehand, and again whenever
+ * anything but alloc_factor, free_count and PREV_HIGH_ORDER changes in the state.
+ */
+struct pcptune_rule_light {
+	uint32_t level;	   /* frees that leave the count below it are such */
+	uint32_t run_most; /* free_count grows while it is below; 0: never */
+	uint32_t previous; /* PCPTUNE_RF_PREV_HIGH_ORDER, if the generation keeps it */
+	uint32_t halves;   /* alloc_factor: by so many bits */
+	uint32_t
+		ask[PCPTUNE_COSTLY_ORDER + 1]; /* free_count from which a free may be another one */
+};
+
+static inline void pcptune_rules_light(const struct pcptune_rule_state *s,
+				       struct pcptune_rule_light *ret)
+{
+	uint32_t t = pcptune_rules_traits(s->rules);
+	bool stays = !pcptune_rules_clamps(t) ||
+		     s->high == pcptune_clamp_u32(s->high, s->high_min, s->high_max);
+	bool runs = t & (PCPTUNE_RT_FREE_FACTOR | PCPTUNE_RT_FREE_COUNT);
+
+	ret->level = stays ? s->high : 0;
+	ret->run_most = t & PCPTUNE_RT_FREE_COUNT ? pcptune_max_move(s) : 0;
+	ret->previous = runs ? PCPTUNE_RF_PREV_HIGH_ORDER : 0;
+	ret->halves = runs && t & PCPTUNE_RT_ALLOC_FACTOR ? 1 : 0;
+	ret->ask[0] = UINT32_MAX;
+	for (uint32_t order = 1; order <= PCPTUNE_COSTLY_ORDER; order++)
+		ret->ask[order] = !(t & PCPTUNE_RT_ORDERS) ? 0
+				  : runs && t & PCPTUNE_RT_FREE_HIGH
+					  ? pcptune_rules_free_high_run(s, t)
+					  : UINT32_MAX;
+}
+
+/*
+ * Is a free of an order up to PCPTUNE_COSTLY_ORDER, which leaves `count` pages, such a one? Then
+ * pcptune_rules_free() would return 0, and move alloc_factor, free_count and flags as the three
+ * functions after this do.
+ */
+static inline bool pcptune_rules_free_is_light(const struct pcptune_rule_light *w, uint32_t order,
+					       uint32_t count, uint32_t free_count)
+{
+	return count < w->level && free_count < w->ask[order];
+}
+
+static inline uint32_t pcptune_rules_light_factor(const struct pcptune_rule_light *w,
+						  uint32_t alloc_factor)
+{
+	return alloc_factor >> w->halves;
+}
+
+static inline uint32_t pcptune_rules_light_run(const struct pcptune_rule_light *w, uint32_t order,
+					       uint32_t free_count)
+{
+	return free_count < w->run_most ? free_count + (1u << order) : free_count;
+}
+
+static inline uint32_t pcptune_rules_light_flags(const struct pcptune_rule_light *w, uint32_t order,
+						 uint32_t flags)
+{
+	return order ? flags | w->previous : flags & ~w->previous;
+}
+
+/*
  * Of up to n frees of order 0 in a row, onto `count` pages, those that surely drain nothing while
  * the zone has memory: how many they are, with the state moved as by that many calls of
  * pcptune_rules_free(). For models that go by runs of pages.

@@ -146,7 +146,9 @@ struct pcptune_pcp {
 #include <pcptune/counters.def>
 	uint32_t flags;	     /* private: rule flags */
 	uint32_t high_limit; /* pages; high is never above it: ring capacity */
-	uint64_t reserved[7];
+	uint32_t pages;	     /* private: on all lists, if they are locked ones */
+	uint32_t sleepers;   /* private: somebody sleeps for the lock */
+	uint64_t reserved[6];
 };
 
 /*

@@ -15,6 +15,7 @@
 #include <pcptune/rules.h>
 
 #include "allocator/limits.h"
+#include "allocator/pcp_locked.h"
 #include "allocator/pcp_private.h"
 
 static struct pcptune_cpu_block *cpu(void)
@@ -381,6 +382,7 @@ static void outside_child(void)
 	pcpa_free(pcpa_alloc(0), 0);
 	/* as if the system had grown: no id is below n_slots - 1 any more */
 	pcpa_heap.n_slots = 1;
+	pcpa_locked_show(true);
 	shared = pcpa_cpu_block(0, 0);
 	for (int i = 0; i < 100; i++)
 		pcpa_free(pcpa_alloc(i % 4), i % 4);
@@ -536,19 +538,19 @@ static void held_child(void)
 	CHECK(block && b->zctr.pcp_busy == 1 && b->zctr.alloc_direct == 1);
 	pcpa_free(block, 0);
 	CHECK(b->zctr.pcp_busy == 2 && b->zctr.free_direct == 1);
-	CHECK(!(pcpa_get(&b->pcp.lock) & PCPA_PCP_SLEEPERS));
+	CHECK(!pcpa_get(&b->pcp.sleepers));
 	/* nobody lets go: both calls of the other thread find their way */
 	CHECK(!pthread_create(&t, NULL, alloc_and_free, NULL));
 	pthread_join(t, NULL);
 	CHECK(b->zctr.pcp_busy == 4 && b->zctr.alloc_direct == 2 && b->zctr.free_direct == 2);
-	CHECK(pcpa_get(&b->pcp.lock) == (pcpa_pcp_me() | PCPA_PCP_SLEEPERS));
+	CHECK(pcpa_get(&b->pcp.lock) == pcpa_pcp_me() && pcpa_get(&b->pcp.sleepers));
 	pcpa_pcp_leave(b);
-	CHECK(!pcpa_get(&b->pcp.lock));
+	CHECK(!pcpa_get(&b->pcp.lock) && !pcpa_get(&b->pcp.sleepers));
 	/* once it sleeps, we let go */
 	for (int i = 0; i < 20; i++) {
 		CHECK(pcpa_pcp_try(b));
 		CHECK(!pthread_create(&t, NULL, alloc_and_free, NULL));
-		while (!(pcpa_get(&b->pcp.lock) & PCPA_PCP_SLEEPERS))
+		while (!pcpa_get(&b->pcp.sleepers))
 			sched_yield();
 		pcpa_pcp_leave(b);
 		pthread_join(t, NULL);

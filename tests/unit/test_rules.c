@@ -448,6 +448,80 @@ static void runs_are_single_frees(void **state)
 	}
 }
 
+/* Any state, with values near to each other so that all cases come by. */
+static struct pcptune_rule_state any_state(uint64_t *x)
+{
+	struct pcptune_rule_state s = {.rules = (uint32_t)(random_next(x) >> 40) % 128,
+				       .high = (uint32_t)(random_next(x) >> 40) % 300,
+				       .high_min = (uint32_t)(random_next(x) >> 40) % 200,
+				       .high_max = (uint32_t)(random_next(x) >> 40) % 400,
+				       .batch = 1 + (uint32_t)(random_next(x) >> 40) % 64,
+				       .scale_max = (uint32_t)(random_next(x) >> 40) % 7,
+				       .alloc_factor = (uint32_t)(random_next(x) >> 40) % 6,
+				       .free_count = (uint32_t)(random_next(x) >> 40) % 200,
+				       .flags = (uint32_t)(random_next(x) >> 40) % 4};
+
+	if (random_next(x) >> 62)
+		s.high = pcptune_clamp_u32(s.high, s.high_min, s.high_max);
+	return s;
+}
+
+static bool free_lightly(const struct pcptune_rule_light *w, struct pcptune_rule_state *s,
+			 uint32_t order, uint32_t count)
+{
+	if (!pcptune_rules_free_is_light(w, order, count, s->free_count))
+		return false;
+	s->alloc_factor = pcptune_rules_light_factor(w, s->alloc_factor);
+	s->free_count = pcptune_rules_light_run(w, order, s->free_count);
+	s->flags = pcptune_rules_light_flags(w, order, s->flags);
+	return true;
+}
+
+/* The short way comes to what the long one does, wherever it is to be had. */
+static void light_frees_are_frees(void **state)
+{
+	uint64_t x = 12;
+	unsigned light[PCPTUNE_COSTLY_ORDER + 1] = {0};
+
+	(void)state;
+	for (unsigned i = 0; i < 400000; i++) {
+		struct pcptune_rule_state s = any_state(&x), t = s;
+		uint32_t order = (uint32_t)(random_next(&x) >> 62);
+		uint32_t count = (uint32_t)(random_next(&x) >> 40) % 400;
+		struct pcptune_rule_light w;
+		bool fired;
+
+		pcptune_rules_light(&s, &w);
+		if (!free_lightly(&w, &s, order, count))
+			continue;
+		light[order]++;
+		assert_true(pcptune_rules_has_list(s.rules, order));
+		assert_int_equal(pcptune_rules_free(&t, order, count, 0, &fired), 0);
+		assert_false(fired);
+		assert_memory_equal(&s, &t, sizeof(s));
+	}
+	for (unsigned order = 0; order <= PCPTUNE_COSTLY_ORDER; order++)
+		assert_true(light[order] > 1000);
+}
+
+/* Nothing on the way of a program at rest: what every free goes by is what generations are for. */
+static void most_frees_are_light(void **state)
+{
+	(void)state;
+	for (uint32_t id = 0; id <= PCPTUNE_RULES_MAX; id++) {
+		struct pcptune_rule_state s = g4(500, 400, 600);
+		struct pcptune_rule_light w;
+
+		if (!pcptune_rules_known(id))
+			continue;
+		s.rules = id;
+		pcptune_rules_light(&s, &w);
+		assert_true(free_lightly(&w, &s, 0, 499));
+		assert_false(free_lightly(&w, &s, 0, 500));
+		assert_int_equal(free_lightly(&w, &s, 1, 300), pcptune_rules_has_list(id, 1));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -472,6 +546,8 @@ int main(void)
 		cmocka_unit_test(other_names),
 		cmocka_unit_test(runs_are_single_frees),
 		cmocka_unit_test(any_input_keeps_bounds),
+		cmocka_unit_test(light_frees_are_frees),
+		cmocka_unit_test(most_frees_are_light),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the files of the lists share: pcp.c (the rules, locked lists), pcp_sections.c and pcp_stops.c
- * (lists served by sections), pcp_values.c (values and control), pcp_lock.c and pcp_direct.c.
+ * What the files of the lists share: pcp.c (the rules, locked lists), pcp_sections.c and
+ * pcp_stops.c (lists served by sections), pcp_values.c (values and control), pcp_lock.c and
+ * pcp_direct.c.
  */
 #ifndef PCPA_PCP_PRIVATE_H
 #define PCPA_PCP_PRIVATE_H

@@ -43,7 +43,7 @@ struct walk {
 	int64_t end;		   /* where the last record said that it ended */
 	uint64_t breaks;	   /* holes between records: what lists held there is not known */
 	uint32_t high_least, high_most, scale_max, rules; /* over the records; the last */
-	bool steady; /* of records, none missing, and high stood still: what was measured is of it */
+	bool steady; /* of records, none missing, at one high: what was measured is of it */
 	struct growth *growth; /* of records: what batches that grow take (eval/effect.h) */
 	/* by a log: what was measured, and the settings at the end; high_now 0: not known */
 	uint32_t high_now, batch;

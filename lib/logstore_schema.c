@@ -328,7 +328,7 @@ const char *const logstore_sql[ST_N] = {
 	[ST_STATE_ADD] = "INSERT INTO state (assignment, seq, state) VALUES (?, ?, ?)",
 
 	/* a state serves the samples behind it: of no use is one that has a later one before the
-	 * oldest raw sample of its target, and, once the target has ended, one without raw samples */
+	 * oldest raw sample of its target, and, of a target that ended, one without raw samples */
 	[ST_STATE_TRIM] =
 		"DELETE FROM state WHERE id IN (SELECT s.id FROM state s "
 		"JOIN assignment a ON a.id = s.assignment JOIN target t ON t.id = a.target "

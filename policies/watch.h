@@ -370,7 +370,7 @@ static inline bool watch_take_over(struct watch *w, const struct pcptune_cpu *c,
 	return true;
 }
 
-/* Is there something to lower, or still to fix, by and by? Near the floor it is not worth a call. */
+/* Is there something to lower, or still to fix? Near the floor it is not worth a call. */
 static inline bool watch_above(const struct pcptune_cpu *c, uint32_t floor)
 {
 	return c->high > floor + floor / 3 || !watch_fixed(c);

@@ -71,6 +71,23 @@ def the_map_of_the_house_has_every_room():
 
 
 @test
+def the_contents_of_the_design_are_its_headings():
+    text = read("docs/design.md")
+    contents, body = text[:text.index("\n## ")], text[text.index("\n## "):]
+    heads = [h.replace("`", "") for h in re.findall(r"^##+ (.*)$", body, re.M)]
+    assert re.findall(r"\[(.*?)\]\(#", contents) == heads, heads
+    for name, to in re.findall(r"\[(.*?)\]\(#(.*?)\)", contents):
+        assert to == re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-"), (name, to)
+
+
+@test
+def comments_of_sources_end_at_column_100():
+    for path in sorted(f for f in FILES if f.endswith((".c", ".h"))):
+        for n, line in enumerate(read(path).splitlines(), 1):
+            assert len(line.expandtabs(8)) <= 100 or '"' in line, f"{path}:{n}"
+
+
+@test
 def arrows_run_one_way():
     """What each folder includes of the others; what is installed is open to all."""
     may = {"allocator": set(), "lib": set(), "policies": {"lib"}, "eval": {"policies", "lib"},

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Lists served by restartable sequences in storms: each thread is interrupted every 50 us by a
- * handler that allocates, is moved from CPU to CPU, has an id that the tables do not have, or forks,
- * while others take pages off the lists and change the limits, memory is short, or the system
- * refuses its fences from some moment on. Both invariants hold to the page.
+ * handler that allocates, is moved from CPU to CPU, has an id that the tables do not have, or
+ * forks, while others take pages off the lists and change the limits, memory is short, or the
+ * system refuses its fences from some moment on. Both invariants hold to the page.
  *
  * PCPALLOC_STORM=SECONDS makes the storms longer.
  */

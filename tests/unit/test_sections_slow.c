@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The slow paths of lists served by sections: what the rules are told of frees that nobody counted
- * one by one, where blocks of another zone go, what becomes of a CPU whose places were refused, and of a thread
- * that was on its way when sections were given up.
+ * one by one, where blocks of another zone go, what becomes of a CPU whose places were refused, and
+ * of a thread that was on its way when sections were given up.
  */
 #include <setjmp.h>
 #include <stdint.h>

@@ -4,8 +4,8 @@
  *
  * What a locked list costs beside its two locked instructions a pair is how long the processor
  * waits: a locked instruction begins when all before it is done and all that was stored has reached
- * the cache, and nothing after it begins before it is done. So what lies between two of them is kept
- * short in loads that wait for each other and in stores, not in instructions:
+ * the cache, and nothing after it begins before it is done. So what lies between two of them is
+ * kept short in loads that wait for each other and in stores, not in instructions:
  *
  * - the row of a CPU has its lists and its zone, found by the CPU id in the thread's rseq area;
  * - what a free asks of the block is asked before the lock is taken;

@@ -58,8 +58,8 @@
 #endif
 
 /*
- * The sixth list of a CPU block. Written with pcp.lock held, but for `calm`. Of locked lists all but
- * `kind` and `light` is 0, or was left by sections.
+ * The sixth list of a CPU block. Written with pcp.lock held, but for `calm`. Of locked lists all
+ * but `kind` and `light` is 0, or was left by sections.
  */
 struct pcpa_words {
 	uint32_t room[PCPTUNE_N_LISTS]; /* blocks: bound - tail */

@@ -269,7 +269,8 @@ static bool less(const struct knee_state *st, struct knee_round *r, uint32_t i, 
 	if (high + c->high / (r->pressed ? STEP_LAST : 8) >= c->high ||
 	    (is_young(cs) && r->t.sum <= r->t.budget))
 		return false;
-	if (!r->pressed && r->now - cs->w.raised < cs->w.hold_us)
+	if (!r->pressed &&
+	    (r->now - cs->w.raised < cs->w.hold_us || watch_turns(&cs->w, c->high, high, r->now)))
 		return false; /* nobody else wants them: see what raised it */
 	ch = watch_fix(r->d, i, reason, high);
 	if (reason == R_RESTS)

@@ -35,6 +35,7 @@ struct watch {
 	uint64_t traffic, in, out; /* sums over about WATCH_US, cleared by a raise */
 	uint64_t start;		   /* of the stretch `now`; 0: not begun */
 	uint64_t active, raised, lowered, taken_over; /* times, us */
+	uint64_t undone;			      /* of the last lowering that was an error */
 	struct watch_level now, before;		      /* stretches of hold_us */
 	uint32_t hidden_now, hidden_before;	      /* most that one interval hid */
 	uint32_t hold_us;
@@ -269,6 +270,7 @@ static inline void watch_raised(struct watch *w, const struct pcptune_cpu *c, ui
 		hold = hold > 2 * gap ? hold : 2 * gap;
 		w->hold_us = (uint32_t)watch_min(hold, WATCH_HOLD_MAX_US);
 		w->learned = high;
+		w->undone = w->lowered;
 	}
 	if (w->learned) /* taught once, it keeps what it needs from then on */
 		w->learned = pcptune_max_u32(w->learned, high);
@@ -299,6 +301,15 @@ static inline uint32_t watch_need(const struct watch *w, const struct pcptune_cp
 	most += most / 8 + pcptune_min_u32(most, watch_move(c));
 	need = pcptune_max_u32(need, pcptune_min_u32(w->learned, most));
 	return pcptune_max_u32(need, floor);
+}
+
+/*
+ * Would a lowering be the third change of direction in ten minutes? One to a quarter is for another
+ * load.
+ */
+static inline bool watch_turns(const struct watch *w, uint32_t from, uint32_t to, uint64_t t)
+{
+	return w->undone && t - w->undone < WATCH_HOLD_MAX_US && to >= from / 4;
 }
 
 static inline bool watch_may_lower(const struct watch *w, uint64_t t)

@@ -152,6 +152,47 @@ static void test_steady_noise(void **state)
 			noise(policies[k], seed);
 }
 
+/*
+ * The same kind of bursts from threads that the scheduler moves about, now and then between the
+ * allocation of a burst and its end, so that pages of one CPU are freed on the other.
+ */
+static void migrating(const char *policy, uint32_t threads, uint32_t seed)
+{
+	uint32_t cpu[4] = {0}, stays[4] = {0}, x = seed * 2654435761u;
+	struct model m;
+
+	model_new(&m, policy, "", 3, MANAGED);
+	m.cpu_us = 150000;
+	for (uint32_t n = 0; n < TEN_MIN * 3; n++) {
+		for (uint32_t t = 0; t < threads; t++) {
+			uint32_t burst, from = cpu[t];
+
+			x = x * 1664525u + 1013904223u;
+			burst = 300 + (x >> 10) % 6000;
+			model_alloc(&m, from, burst);
+			if (!stays[t]--) {
+				cpu[t] = !cpu[t];
+				stays[t] = (x >> 12) % (36 * PER_SEC);
+			}
+			m.m[cpu[t]].in_use += burst;
+			m.m[from].in_use -= burst;
+			model_free(&m, cpu[t], burst);
+		}
+		if (n % 3 == 2)
+			model_step(&m);
+	}
+	assert_steady(&m, policy, "threads that migrate");
+	model_end(&m);
+}
+
+static void test_migrating_threads(void **state)
+{
+	(void)state;
+	for (size_t k = 0; k < N_POLICIES; k++)
+		for (uint32_t seed = 1; seed <= 6; seed++)
+			migrating(policies[k], 1 + seed % 2, seed);
+}
+
 static void bursts(const char *policy, uint32_t pause_s)
 {
 	struct model m;
@@ -457,6 +498,7 @@ int main(void)
 		cmocka_unit_test(test_steady_cycles),
 		cmocka_unit_test(test_hidden_bursts),
 		cmocka_unit_test(test_steady_noise),
+		cmocka_unit_test(test_migrating_threads),
 		cmocka_unit_test(test_burst_and_pause),
 		cmocka_unit_test(test_producer_consumer),
 		cmocka_unit_test(test_idle_list),

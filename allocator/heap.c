@@ -10,8 +10,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/auxv.h>
+#include <unistd.h>
 
 #include <pcptune/rules.h>
+#include <pcptune/settings.h>
 
 #include "allocator/deferred.h"
 #include "allocator/depot.h"
@@ -23,10 +26,10 @@
 #include "allocator/rseq.h"
 #include "allocator/track.h"
 
-#define ZONES_OPTION_MAX 8u
-#define CPUS_OPTION_MAX	 4096u
 #define HIGH_LIMIT_LEAST 32768u
 #define ZONE_PAGES_MAX	 (UINT64_C(1) << 31)
+_Static_assert(PCPA_ZONE_ALIGN == UINT64_C(4) << 20 && PCPA_GRAIN_MAX == 4096,
+	       "settings.def has them");
 
 static struct pcpa_lock start_lock;
 
@@ -57,54 +60,49 @@ void pcpa_heap_is_preload(void)
 
 /* ---- environment ---- */
 
-/* A number with an optional k, m, g or t; otherwise if absent, malformed or out of range. */
-static uint64_t option(const char *name, uint64_t least, uint64_t most, uint64_t otherwise)
+/* What is left out, or means nothing, is `otherwise`. */
+static uint64_t option(enum pcptune_setting_id id, uint64_t otherwise)
 {
-	static const char units[] = "kmgt";
-	const char *text = secure_getenv(name);
-	unsigned long long v;
-	char *end;
-
-	if (!text || *text < '0' || *text > '9')
-		return otherwise;
-	errno = 0;
-	v = strtoull(text, &end, 10);
-	for (unsigned i = 0; units[i] && *end; i++) {
-		if ((*end | 0x20) != units[i])
-			continue;
-		if (v >> (54 - 10 * i))
-			return otherwise;
-		v <<= 10 * (i + 1);
-		end++;
-		break;
-	}
-	return errno || *end || v < least || v > most ? otherwise : v;
-}
-
-static uint64_t rules_option(void)
-{
-	const char *text = secure_getenv("PCPALLOC_RULES");
-	uint32_t rules = PCPTUNE_RULES_G6;
+	const char *text = secure_getenv(pcptune_settings[id].name);
+	uint64_t value = otherwise;
 
 	if (text)
-		pcptune_rules_parse(text, &rules);
-	return rules;
+		pcptune_setting_parse(id, text, &value);
+	return value;
+}
+
+static char refused[256]; /* written once, before `ready` */
+
+/* Nobody's standard error is ours: what means nothing is counted, and the first kept for who asks. */
+static void note_refused(void)
+{
+	const char *first;
+	unsigned n = getauxval(AT_SECURE) ? 0 : pcptune_settings_refused(environ, &first);
+
+	if (n)
+		pcptune_setting_explain(first, refused, sizeof(refused));
+	pcpa_put(&pcpa_heap.proc->settings_refused, n);
+}
+
+const char *pcpa_refused_setting(void)
+{
+	return !pcpa_heap_start() && *refused ? refused : NULL;
 }
 
 static struct options read_options(void)
 {
 	return (struct options){
-		.cpus = option("PCPALLOC_CPUS", 1, CPUS_OPTION_MAX, 0),
-		.zones = option("PCPALLOC_ZONES", 1, ZONES_OPTION_MAX, 0),
-		.size = option("PCPALLOC_SIZE", PCPA_ZONE_ALIGN, UINT64_C(1) << 46, UINT64_MAX),
-		.high = option("PCPALLOC_HIGH", 1, PCPTUNE_MAX_HIGH, 0),
-		.batch = option("PCPALLOC_BATCH", 1, PCPTUNE_MAX_BATCH, 0),
-		.rules = rules_option(),
-		.idle_ms = option("PCPALLOC_IDLE_MS", 0, UINT32_MAX, 5000),
-		.agent = option("PCPALLOC_AGENT", PCPA_AGENT_NEVER, PCPA_AGENT_AT_ONCE,
-				PCPA_AGENT_LATER),
-		.grain = option("PCPALLOC_GRAIN", 0, PCPA_GRAIN_MAX, PCPA_GRAIN_DEFAULT),
-		.bulk_free = pcpa_bulk_free_parse(secure_getenv("PCPALLOC_BULK_FREE")),
+		.cpus = option(PCPTUNE_SET_CPUS, 0),
+		.zones = option(PCPTUNE_SET_ZONES, 0),
+		.size = option(PCPTUNE_SET_SIZE, UINT64_MAX),
+		.high = option(PCPTUNE_SET_HIGH, 0),
+		.batch = option(PCPTUNE_SET_BATCH, 0),
+		.rules = option(PCPTUNE_SET_RULES, PCPTUNE_RULES_G6),
+		.idle_ms = option(PCPTUNE_SET_IDLE_MS, 5000),
+		.agent = option(PCPTUNE_SET_AGENT, PCPA_AGENT_LATER),
+		.grain = option(PCPTUNE_SET_GRAIN, PCPA_GRAIN_DEFAULT),
+		.bulk_free =
+			(enum pcpa_bulk_free)option(PCPTUNE_SET_BULK_FREE, PCPA_BULK_FREE_DEFAULT),
 	};
 }
 
@@ -221,6 +219,7 @@ static int set_up(void)
 	if (error)
 		return error;
 	first_gauges(nodes);
+	note_refused();
 	error = pcpa_fork_register();
 	if (error)
 		return error;

@@ -127,7 +127,5 @@ bool preload_zone_resize(void *p, size_t size);
 void preload_zone_setup(void);
 /* For tests of this file alone: forgets what was read, so that it is read again. */
 void preload_zone_forget(void);
-/* "64k" -> 65536; suffixes k m g t. false: not a size. */
-bool preload_parse_size(const char *s, size_t *ret);
 
 #endif

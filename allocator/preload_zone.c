@@ -21,6 +21,8 @@
  * fork and exit() add the rest, so the totals are exact from then on; a process that is killed or
  * calls _exit() takes it along.
  */
+#include <pcptune/settings.h>
+
 #include "allocator/pcp.h"
 #include "allocator/preload_fast.h"
 #include "allocator/agent.h"
@@ -31,9 +33,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define PAGE	     ((size_t)PCPA_PAGE_SIZE)
-#define DEFAULT_MIN  PAGE
-#define DEFAULT_MAX  PCPA_MAX_EXACT
+#define PAGE	    ((size_t)PCPA_PAGE_SIZE)
+#define DEFAULT_MIN PAGE
+#define DEFAULT_MAX PCPA_MAX_EXACT
+_Static_assert(PCPA_MAX_EXACT == (size_t)4 << 20, "settings.def has it");
 #define GATHER_SHIFT 5
 #define FEW_CALLS    8u
 
@@ -55,39 +58,14 @@ static size_t pages_of(size_t size)
 
 /* ---- settings ---- */
 
-bool preload_parse_size(const char *s, size_t *ret)
+static size_t setting(enum pcptune_setting_id id, size_t def)
 {
-	static const char suffix[] = "kmgt";
-	size_t v = 0, i;
+	const char *text = getenv(pcptune_settings[id].name);
+	uint64_t v = def;
 
-	if (*s < '0' || *s > '9')
-		return false;
-	for (; *s >= '0' && *s <= '9'; s++)
-		if (__builtin_mul_overflow(v, (size_t)10, &v) ||
-		    __builtin_add_overflow(v, (size_t)(*s - '0'), &v))
-			return false;
-	for (i = 0; *s && suffix[i]; i++) {
-		if ((*s | 0x20) != suffix[i])
-			continue;
-		if (v > SIZE_MAX >> (10 * (i + 1)))
-			return false;
-		v <<= 10 * (i + 1);
-		s++;
-		break;
-	}
-	if (*s)
-		return false;
-	*ret = v;
-	return true;
-}
-
-/* A value that is no size in range is as if it were not there: a library does not complain. */
-static size_t setting(const char *name, size_t def)
-{
-	const char *s = getenv(name);
-	size_t v;
-
-	return s && preload_parse_size(s, &v) && v >= 1 && v <= DEFAULT_MAX ? v : def;
+	if (text)
+		pcptune_setting_parse(id, text, &v);
+	return v;
 }
 
 /* Of the sizes that are ours, those that the fast path serves, or none. */
@@ -127,8 +105,8 @@ void preload_zone_setup(void)
 	inside = true;
 	if (preload_next_is_bound(preload_our_malloc, preload_our_free)) {
 		pcpa_heap_is_preload();
-		set_range(setting("PCPALLOC_MIN_SIZE", DEFAULT_MIN),
-			  setting("PCPALLOC_MAX_SIZE", DEFAULT_MAX));
+		set_range(setting(PCPTUNE_SET_MIN_SIZE, DEFAULT_MIN),
+			  setting(PCPTUNE_SET_MAX_SIZE, DEFAULT_MAX));
 	} else {
 		set_range(1, 0);
 	}

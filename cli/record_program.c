@@ -127,6 +127,7 @@ static int run_program(struct session *s, char **argv, struct run_result *ret)
 
 	if (x >= 0)
 		return x;
+	run_tell_settings();
 	list = run_preload_list(preload);
 	if (!list)
 		return cli_error("out of memory");

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+#include <pcptune/settings.h>
 #include "pcpalloc.h"
 
 #define PRELOAD_NAME "libpcpalloc-preload.so"
@@ -68,6 +69,19 @@ int run_find_preload(char *path, size_t n)
 		return cli_error("%s: a path with a colon or white space can not be preloaded",
 				 path);
 	return -1;
+}
+
+/* The library counts as left out what it does not understand; who set it is told here. */
+void run_tell_settings(void)
+{
+	char text[256];
+
+	for (char **e = environ; e && *e; e++) {
+		if (!pcptune_setting_is_bad(*e))
+			continue;
+		pcptune_setting_explain(*e, text, sizeof(text));
+		cli_error("%s; it counts as left out", text);
+	}
 }
 
 /* Ours first, then what was there; a nested run finds ours there already. malloc'ed, NULL. */
@@ -235,6 +249,7 @@ int cmd_run(int argc, char **argv)
 		return x;
 	r.argv = rest.argv;
 	run_occupy_standard_descriptors();
+	run_tell_settings();
 	x = check_sizes(&r.args);
 	if (x < 0)
 		x = run_find_preload(r.preload, sizeof(r.preload));

@@ -73,6 +73,8 @@ struct run_env {
 
 /* The preload library. -1, or the exit status after a message. */
 int run_find_preload(char *path, size_t n);
+/* Says on standard error which settings for the allocator our environment has that mean nothing. */
+void run_tell_settings(void);
 /* LD_PRELOAD with it in front of what was there; malloc'ed, NULL: no memory. */
 char *run_preload_list(const char *ours);
 /* Before we open anything: what is closed would get the number of a file of ours. */

@@ -247,6 +247,21 @@ static bool replace(struct daemon *d, struct segreader *sr, uint32_t uid)
 	return true;
 }
 
+/* Nothing on its standard error says so, and it works; so the operator hears of it here. */
+static void tell_refused_settings(const struct target *t)
+{
+	struct segreader_proc proc;
+
+	segreader_proc(t->sr, &proc);
+	if (proc.settings_refused)
+		say(LOG_WARNING,
+		    "target %llu %s (pid %lld): %llu of the PCPALLOC_ settings in its environment "
+		    "not understood, counted as left out (see pcpalloc(3); pcpa_refused_setting() "
+		    "names the first)",
+		    (unsigned long long)t->id, t->info.name, (long long)t->pid,
+		    (unsigned long long)proc.settings_refused);
+}
+
 static void attached(struct attach *a, struct target *t, int fd, bool again)
 {
 	struct daemon *d = a->d;
@@ -260,6 +275,7 @@ static void attached(struct attach *a, struct target *t, int fd, bool again)
 	    (unsigned long long)t->id, t->info.name, (long long)t->pid, t->uid,
 	    again ? "attached again" : "attached", t->info.n_zones, t->info.n_zones == 1 ? "" : "s",
 	    t->info.n_cpus, policy_desc(t->active.module)->name, t->active.why);
+	tell_refused_settings(t);
 	if (!told)
 		target_end(t, "it could not be answered");
 	else if (!watch(a, t))

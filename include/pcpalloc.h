@@ -172,6 +172,13 @@ PCPA_API int pcpa_get_stats(struct pcpa_stats *stats); /* 0 or -errno */
  */
 PCPA_API int pcpa_audit(const char **ret_what);
 
+/*
+ * What is wrong with the first PCPALLOC_* of the environment that was not understood and so counts
+ * as left out, one line of static text: "NAME=value: what would be right". NULL: with none. From
+ * any thread; sets the allocator up if nobody called it yet.
+ */
+PCPA_API const char *pcpa_refused_setting(void);
+
 /* Empties every list and returns free memory to the system now. Returns pages returned. */
 PCPA_API size_t pcpa_trim(void);
 

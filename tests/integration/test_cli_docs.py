@@ -82,7 +82,7 @@ def the_library_page_has_every_function_of_the_header():
     assert declared == set(re.findall(r"^\.Fn (pcpa_\w+)", page.split(".Sh DESCRIPTION")[0], re.M))
     known = set(re.findall(r"^ \*   (PCP\w+)=", read("include/pcpalloc.h"), re.M))
     listed = set(re.findall(r"PCP[AT]\w+", page.split(".Sh ENVIRONMENT")[1].split(".Sh ")[0]))
-    assert known | {"PCPALLOC_BATCH"} == listed, (known, listed)
+    assert known | {"PCPALLOC_BATCH", "PCPALLOC_MIN_SIZE", "PCPALLOC_MAX_SIZE"} == listed, (known, listed)
 
 
 @test
@@ -187,6 +187,20 @@ def every_counter_is_explained_once():
     assert all(c["unit"] and c["line"] and c["level"] and c["kind"] for c in j)
     page = read("docs/counters.md")
     assert all(page.count(f"| `{n}` |") == names.count(n) for n in names)
+
+
+@test
+def every_setting_of_the_allocator_is_in_its_manual():
+    rows = re.findall(r"^PCPTUNE_SETTING\((\w+), (\w+), .*?\"(.*?)\"", read("include/pcptune/settings.def"),
+                      re.M)
+    assert len(rows) > 12, rows
+    manual = read("docs/pcpalloc.3")
+    environment = manual[manual.index(".Sh ENVIRONMENT"):manual.index(".Sh EXAMPLES")]
+    named = re.findall(r"PCPALLOC_\w+", " ".join(re.findall(r"^\.It Ev (.*)", environment, re.M)))
+    assert sorted(named) == sorted("PCPALLOC_" + name for name, _, _ in rows)
+    for name, kind, words in rows:
+        if kind == "WORD":
+            assert all(w in environment for w in words.split()), (name, words)
 
 
 @test

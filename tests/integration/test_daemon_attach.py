@@ -301,6 +301,18 @@ def a_real_program_attaches_and_reconnects_after_a_restart():
 
 
 @test
+def the_operator_hears_of_settings_that_mean_nothing():
+    pf = os.path.join(BENCH, "page_fault1")
+    d = Daemon()
+    for env in ({"PCPALLOC_RULES": "g9", "PCPALLOC_HIGHT": "5"}, {"PCPALLOC_RULES": "g5"}):
+        spawn([pf, "--threads", "1", "--mib", "16", "--seconds", "50"],
+              env={"PCPTUNE_SOCKET": d.socket, **env}, stdout=subprocess.DEVNULL)
+    wait_for(lambda: len(d.ctl("status")["targets"]) == 2)
+    assert len(re.findall(r"page_fault1 .*: 2 of the PCPALLOC_ settings in its environment not understood",
+                          d.stderr())) == 1 and d.stderr().count("not understood") == 1, d.stderr()
+
+
+@test
 def a_program_that_found_no_room_attaches_when_there_is_some():
     d = Daemon(max_targets=1)
     f = Fake(d)

@@ -62,6 +62,21 @@ def child_processes_take_part():
 
 
 @test
+def settings_that_mean_nothing_are_told_before_the_program_runs():
+    for verb in (("run", "--quiet", "--private"), ("record", "-o", os.path.join(tmp(), "t.pct"))):
+        r = run([PCPTUNE, *verb, "--", "sh", "-c", "echo here"],
+                env={"XDG_RUNTIME_DIR": runtime_dir(), "PCPALLOC_HIGH": "0", "PCPALLOC_RULES": "g6",
+                     "PCPALLOC_HIGHT": "1"})
+        told = [x for x in r.stderr.splitlines() if "PCPALLOC" in x]
+        assert r.returncode == 0 and r.stdout.startswith("here\n"), r
+        assert sorted(told) == [
+            f"pcptune {verb[0]}: PCPALLOC_HIGH=0: not a number from 1 to 8388608 "
+            "(pages, fixed high to start with); it counts as left out",
+            f"pcptune {verb[0]}: PCPALLOC_HIGHT=1: there is no such setting, see pcpalloc(3); "
+            "it counts as left out"], told
+
+
+@test
 def exit_status_is_the_programs():
     for code in (0, 1, 3, 77, 126, 127, 255):
         r, s = tuned("sh", "-c", f"exit {code}")

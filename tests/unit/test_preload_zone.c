@@ -8,37 +8,6 @@
 
 #include "tests/unit/preload_parts.h"
 
-static void test_sizes_as_text(void **state_)
-{
-	static const struct {
-		const char *text;
-		size_t value;
-	} good[] = {{"0", 0},	     {"4096", 4096},	 {"64k", 65536},	 {"64K", 65536},
-		    {"4m", 4194304}, {"1g", 1073741824}, {"1t", (size_t)1 << 40}};
-	static const char *const wrong[] = {"",
-					    "k",
-					    "-1",
-					    "4096x",
-					    "4kk",
-					    " 4",
-					    "0x10",
-					    "1.5k",
-					    "4 k",
-					    "99999999999999999999",
-					    "99999999999999999t"};
-	size_t v, i;
-
-	(void)state_;
-	for (i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-		assert_true(preload_parse_size(good[i].text, &v));
-		assert_int_equal(v, good[i].value);
-	}
-	v = 5;
-	for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-		assert_false(preload_parse_size(wrong[i], &v));
-	assert_int_equal(v, 5);
-}
-
 /* Before there are sections nothing may enter one: it would write where their area is not. */
 static void test_before_the_first_block(void **state_)
 {
@@ -351,7 +320,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_before_the_first_block),
-		cmocka_unit_test(test_sizes_as_text),
 		cmocka_unit_test(test_settings),
 		cmocka_unit_test(test_before_the_environment),
 		cmocka_unit_test(test_lengths),

@@ -5,7 +5,7 @@
  * forks, while others take pages off the lists and change the limits, memory is short, or the
  * system refuses its fences from some moment on. Both invariants hold to the page.
  *
- * PCPALLOC_STORM=SECONDS makes the storms longer.
+ * STORM_SECONDS=N makes the storms longer.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ static void *shared[SLOTS];
 
 static double length(double usual)
 {
-	const char *v = getenv("PCPALLOC_STORM");
+	const char *v = getenv("STORM_SECONDS");
 
 	return v ? atof(v) : usual;
 }

@@ -294,7 +294,7 @@ static inline __attribute__((always_inline)) void pcpa_free_inline(void *block, 
 		goto no;
 	/* that it is at a page is seen in the section */
 	if (!(__builtin_constant_p(order) && !order) &&
-	    __builtin_expect((uintptr_t)block & lists->align, 0))
+	    __builtin_expect(((uintptr_t)block & lists->align) != 0, 0))
 		goto no;
 	__asm__ volatile goto(PCPA_ASM_BEGIN(no) PCPA_ASM_LIST PCPA_ASM_FIND PCPA_ASM_PUSH
 			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)

@@ -276,6 +276,48 @@ static uint32_t refill(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigne
 
 /* ---- allocation and free ---- */
 
+/* A block on top that is elsewhere leaves the list. That it was freed once more is undone by it. */
+static void drop_stale(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+		       unsigned order)
+{
+	struct pcptune_list *l = &b->list[list];
+	uint64_t word = pcpa_get(&l->word);
+
+	pcpa_publish(&l->word, word + PCPTUNE_WORD_POP);
+	pcpa_put(&b->pcp.pages, pcpa_get(&b->pcp.pages) - (1u << order));
+	pcpa_zone_enter_brief(z, PCPA_PATH_ALLOC, &b->zctr);
+	pcpa_zone_remember(z, (void *)(uintptr_t)*pcpa_list_slot(l, word - 1), order);
+	pcpa_zone_leave(z);
+}
+
+static void *take_hard(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+		       unsigned order);
+
+/* The block on top is elsewhere. Below a signal handler there is no way to tell. */
+static __attribute__((noinline, cold)) void *
+take_after_stale(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list, unsigned order)
+{
+	void *block = NULL;
+
+	if (pcpa_in_zone)
+		return NULL;
+	do {
+		drop_stale(z, b, list, order);
+		if (pcpa_list_count(&b->list[list]))
+			block = pcpa_locked_pop(b, list, order);
+	} while (!block && pcpa_list_count(&b->list[list]));
+	look(b, list);
+	return block ? block : take_hard(z, b, list, order);
+}
+
+static inline void *take_top(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsigned list,
+			     unsigned order)
+{
+	void *block = pcpa_locked_pop(b, list, order);
+
+	return __builtin_expect(block != NULL, 1) ? block : take_after_stale(z, b, list, order);
+}
+
 /* The list is empty, or the tracker wants to know. */
 static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcptune_cpu_block *b,
 						 unsigned list, unsigned order)
@@ -284,7 +326,7 @@ static __attribute__((noinline)) void *take_hard(struct pcpa_zone *z, struct pcp
 
 	if (pcpa_list_count(l)) {
 		look(b, list);
-		return pcpa_locked_pop(b, list, order);
+		return take_top(z, b, list, order);
 	}
 	if (pcpa_in_zone || pcpa_zone_is_empty(z))
 		return NULL;
@@ -301,7 +343,7 @@ static inline void *take_locked(struct pcpa_zone *z, struct pcptune_cpu_block *b
 				unsigned order)
 {
 	if (__builtin_expect(!pcpa_list_is_at(&b->list[list], &b->list[list].mark), 1))
-		return pcpa_locked_pop(b, list, order);
+		return take_top(z, b, list, order);
 	return take_hard(z, b, list, order);
 }
 
@@ -327,6 +369,7 @@ void *pcpa_pcp_alloc_held(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsi
 	block = take_locked(z, b, list, order);
 	taken(b);
 	pcpa_pcp_leave(b);
+	pcpa_pcp_report(z);
 	return block;
 }
 
@@ -473,6 +516,7 @@ void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *blo
 		pcpa_pcp_free_direct(z, b, block, order, list != PCPA_NO_LIST);
 	else
 		pcpa_pcp_free_held(z, b, list, order, block);
+	pcpa_pcp_report(z);
 }
 
 static inline bool is_out(const struct pcpa_zone *z, const void *block, unsigned order)

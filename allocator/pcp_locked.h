@@ -62,16 +62,22 @@ static inline void pcpa_locked_push(struct pcptune_cpu_block *b, unsigned list, 
 	pcpa_put(&b->pcp.pages, pcpa_get(&b->pcp.pages) + (1u << order));
 }
 
+/*
+ * NULL, and nothing was done: the block on top was freed by two threads at once, came onto two
+ * lists, and has left by the other.
+ */
 static inline void *pcpa_locked_pop(struct pcptune_cpu_block *b, unsigned list, unsigned order)
 {
 	struct pcptune_list *l = &b->list[list];
 	uint64_t word = pcpa_get(&l->word), block = *pcpa_list_slot(l, word - 1);
 	struct pcpa_page *pages = (struct pcpa_page *)(uintptr_t)l->pages;
+	uint16_t *tag = &pages[(block - l->base) >> PCPTUNE_PAGE_SHIFT].tag;
 
+	if (__builtin_expect(pcpa_get(tag) != pcpa_tag(PCPA_LISTED, order), 0))
+		return NULL;
 	pcpa_publish(&l->word, word + PCPTUNE_WORD_POP);
 	pcpa_put(&b->pcp.pages, pcpa_get(&b->pcp.pages) - (1u << order));
-	__atomic_store_n(&pages[(block - l->base) >> PCPTUNE_PAGE_SHIFT].tag,
-			 pcpa_tag(PCPA_IN_USE, order), __ATOMIC_RELEASE);
+	__atomic_store_n(tag, pcpa_tag(PCPA_IN_USE, order), __ATOMIC_RELEASE);
 	return (void *)(uintptr_t)block;
 }
 
@@ -156,11 +162,14 @@ static inline struct pcpa_page *pcpa_locked_page(const struct pcpa_zone *z, cons
 static inline void *pcpa_locked_alloc(struct pcptune_cpu_block *b, unsigned order)
 {
 	struct pcptune_list *l = &b->list[order];
+	void *block;
 
 	if (__builtin_expect(pcpa_list_is_at(l, &l->mark) || pcpa_get(&pcpa_words(b)->kind), 0))
 		return NULL;
-	pcpa_locked_calm(&b->pcp);
-	return pcpa_locked_pop(b, order, order);
+	block = pcpa_locked_pop(b, order, order);
+	if (__builtin_expect(block != NULL, 1))
+		pcpa_locked_calm(&b->pcp);
+	return block;
 }
 
 /* The same; false. */

@@ -234,14 +234,19 @@ void pcpa_zone_give_run(struct pcpa_zone *z, uint32_t pfn, uint32_t end)
 	}
 }
 
-void pcpa_zone_keep_bad(struct pcpa_zone *z, void *block, unsigned order)
+void pcpa_zone_remember(struct pcpa_zone *z, void *block, unsigned order)
 {
-	pcpa_count(&z->ctr->alloc_direct, 1u << order);
 	if (z->n_bad < PCPA_BAD_KEPT) {
 		z->bad[z->n_bad].block = block;
 		z->bad[z->n_bad].order = order;
 	}
 	pcpa_put(&z->n_bad, z->n_bad + 1);
+}
+
+void pcpa_zone_keep_bad(struct pcpa_zone *z, void *block, unsigned order)
+{
+	pcpa_count(&z->ctr->alloc_direct, 1u << order);
+	pcpa_zone_remember(z, block, order);
 }
 
 uint32_t pcpa_zone_take_cold(struct pcpa_zone *z, uint32_t until, unsigned *ret_order)

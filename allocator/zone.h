@@ -24,7 +24,7 @@
 
 #define PCPA_ORDERS	(PCPTUNE_MAX_ORDER + 1)
 #define PCPA_BLOCK	(1u << PCPTUNE_MAX_ORDER) /* pages the zone grows by */
-#define PCPA_BAD_KEPT	16u
+#define PCPA_BAD_KEPT	256u
 #define PCPA_TIMED	64u /* of so many brief holds one is timed and stands for all of them */
 #define PCPA_NO_PAGE	UINT32_MAX
 #define PCPA_ZONE_ALIGN ((size_t)PCPA_BLOCK << PCPTUNE_PAGE_SHIFT)
@@ -188,9 +188,11 @@ void pcpa_zone_give_run(struct pcpa_zone *z, uint32_t pfn, uint32_t end);
  */
 uint32_t pcpa_zone_take_row(struct pcpa_zone *z, unsigned order, uint32_t pages);
 
+/* Under the lock: remembers a block that was freed wrongly, until it is told (pcpa_pcp_report()). */
+void pcpa_zone_remember(struct pcpa_zone *z, void *block, unsigned order);
 /*
- * Under the lock: remembers a block that came here and is not what it was said to be. Its free is
- * undone in the counters of the hold.
+ * The same of one that came here and is not what it was said to be. Its free is undone in the
+ * counters of the hold.
  */
 void pcpa_zone_keep_bad(struct pcpa_zone *z, void *block, unsigned order);
 

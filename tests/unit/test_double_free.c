@@ -158,6 +158,36 @@ static void rows_after_the_look(void **state)
 	in_each_mode(row_child);
 }
 
+/* Onto the lists of two CPUs; it leaves by the one, and is on top of the other. */
+static void lists_child(void)
+{
+	for (unsigned order = 0; order <= 3; order++) {
+		void *block = pcpa_alloc(order);
+		struct pcpa_zone *z = pcpa_heap_zone_of(block);
+		struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, 0);
+
+		begin();
+		CHECK(pcpa_heap.n_slots >= 2 && z);
+		pcpa_pcp_free(z, 0, order, block);
+		pcpa_pcp_free(z, 1, order, block);
+		pcpa_pcp_lock(b);
+		pcpa_pcp_drain(z, b, 0, pcpa_pcp_pages(b), PCPA_DRAIN_FULL, PCPA_PATH_FREE);
+		pcpa_pcp_unlock(b);
+		block = pcpa_pcp_alloc(z, 1, order);
+		CHECK(block && reports == 1);
+		CHECK_AUDIT();
+		pcpa_free(block, order);
+		all_is_back(1);
+	}
+}
+
+static void lists_after_the_look(void **state)
+{
+	(void)state;
+	for (size_t i = 1; i < N_MODES; i++)
+		assert_int_equal(in_child(lists_child, modes[i]), 0);
+}
+
 /* ---- in two threads at once ---- */
 
 static size_t size;
@@ -194,6 +224,9 @@ static void meet_child(void)
 		__atomic_store_n(&turn, i, __ATOMIC_RELEASE);
 		pcpa_free_exact(cell, size);
 		wait_until(&freed, i);
+		/* of those that are noticed all at once not all are told with their address */
+		if (i % 200 == 0)
+			pcpa_trim();
 	}
 	pthread_join(thread, NULL);
 	all_is_back(ROUNDS);
@@ -205,6 +238,14 @@ static void meet(const size_t *sizes, size_t n)
 		size = sizes[i];
 		in_each_mode(meet_child);
 	}
+}
+
+static void lists_in_two_threads(void **state)
+{
+	static const size_t sizes[] = {4096, 8192, 32768, (size_t)2 << 20};
+
+	(void)state;
+	meet(sizes, sizeof(sizes) / sizeof(*sizes));
 }
 
 static void rows_in_two_threads(void **state)
@@ -221,6 +262,8 @@ int main(void)
 		cmocka_unit_test(below_a_handler),
 		cmocka_unit_test(written_after_it_was_put_off),
 		cmocka_unit_test(rows_after_the_look),
+		cmocka_unit_test(lists_after_the_look),
+		cmocka_unit_test(lists_in_two_threads),
 		cmocka_unit_test(rows_in_two_threads),
 	};
 

@@ -188,7 +188,7 @@ void pcpa_zone_give_run(struct pcpa_zone *z, uint32_t pfn, uint32_t end);
  */
 uint32_t pcpa_zone_take_row(struct pcpa_zone *z, unsigned order, uint32_t pages);
 
-/* Under the lock: remembers a block that was freed wrongly, until it is told (pcpa_pcp_report()). */
+/* Under the lock: keeps in mind a block that was freed wrongly, for pcpa_pcp_report(). */
 void pcpa_zone_remember(struct pcpa_zone *z, void *block, unsigned order);
 /*
  * The same of one that came here and is not what it was said to be. Its free is undone in the

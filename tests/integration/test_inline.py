@@ -87,7 +87,7 @@ int main(void)
 }
 """
 
-FLAGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror",
+FLAGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror",
          "-I" + os.path.join(ROOT, "include")]
 ENV = {"PCPTUNE_SOCKET": "", "LD_LIBRARY_PATH": os.path.join(B, "lib")}
 

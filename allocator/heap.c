@@ -73,7 +73,7 @@ static uint64_t option(enum pcptune_setting_id id, uint64_t otherwise)
 
 static char refused[256]; /* written once, before `ready` */
 
-/* Nobody's standard error is ours: what means nothing is counted, and the first kept for who asks. */
+/* Standard error is not ours: what means nothing is counted, the first is kept for who asks. */
 static void note_refused(void)
 {
 	const char *first;

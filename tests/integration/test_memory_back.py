@@ -53,11 +53,12 @@ def eleven_seconds_after_a_burst_five_mib_are_left():
 @test
 def so_it_is_with_malloc_on_our_lists():
     requires_release()
-    if free_mib() < 3 * MIB:
-        skip(f"{3 * MIB} MiB of memory are not available")
-    for mode, p in [(mode, start("malloc", str(MIB), mode=mode, LD_PRELOAD=PRELOAD))
-                    for mode in modes()]:
-        check_burst("malloc", mode, numbers(p))
+    if free_mib() < 6 * MIB:
+        skip(f"{6 * MIB} MiB of memory are not available")
+    runs = [(what, mode, start(what, str(MIB), mode=mode, LD_PRELOAD=PRELOAD))
+            for what in ("malloc", "malloc-late") for mode in modes()]
+    for what, mode, p in runs:
+        check_burst(what, mode, numbers(p))
 
 
 @test

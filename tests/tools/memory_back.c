@@ -4,7 +4,7 @@
  *
  *   memory_back burst MIB          before, in the burst, and after REST seconds without a call
  *   memory_back late MIB           the same, but the burst is held until the agent sleeps
- *   memory_back malloc MIB         as burst, of malloc(4096) and free()
+ *   memory_back malloc MIB         as burst, of malloc(4096) and free(); malloc-late MIB as late
  *   memory_back cycle MIB SECONDS  the burst again and again, 20 times a second: pages given back
  *                                  and page faults of all but the first; longest pause of its own
  *   memory_back shrink MIB SECONDS LARGE  a burst of LARGE MiB, then the cycle: what is held of it
@@ -226,10 +226,10 @@ int main(int argc, char **argv)
 		return 2;
 	/* the program's own memory is there before the first look */
 	memset(blocks, 1, n_blocks * sizeof(*blocks));
-	by_malloc = !strcmp(argv[1], "malloc");
-	if (by_malloc || !strcmp(argv[1], "burst"))
+	by_malloc = !strncmp(argv[1], "malloc", 6);
+	if (!strcmp(argv[1], "burst") || !strcmp(argv[1], "malloc"))
 		return burst(0);
-	if (!strcmp(argv[1], "late"))
+	if (!strcmp(argv[1], "late") || !strcmp(argv[1], "malloc-late"))
 		return burst(HELD);
 	if (!strcmp(argv[1], "shrink"))
 		return argc > 4 ? shrink(strtoul(argv[2], NULL, 10) * 256,

@@ -228,15 +228,12 @@ static __attribute__((noinline)) void *alloc_woken(struct pcptune_cpu_block *b, 
 	return attended(block);
 }
 
-static __attribute__((noinline)) void *alloc_locked(unsigned order)
+static inline __attribute__((always_inline)) void *alloc_on(const struct pcpa_locked_row *row,
+							    unsigned order)
 {
-	const struct pcpa_locked_row *row = pcpa_locked_row();
-	struct pcptune_cpu_block *b;
+	struct pcptune_cpu_block *b = row->block;
 	void *block;
 
-	if (__builtin_expect(order > PCPTUNE_COSTLY_ORDER || !row, 0))
-		return alloc_slow(order);
-	b = row->block;
 	if (__builtin_expect(!pcpa_locked_try(b), 0))
 		return alloc_slow(order);
 	block = pcpa_locked_alloc(b, order);
@@ -245,6 +242,24 @@ static __attribute__((noinline)) void *alloc_locked(unsigned order)
 	if (pcpa_pcp_let_go(b))
 		return alloc_woken(b, block);
 	return __builtin_expect(pcpa_get(&pcpa_agent_bell), 0) ? attended(block) : block;
+}
+
+/* Where no thread has its CPU at hand, and the first time where they are virtual. */
+static __attribute__((noinline)) void *alloc_asked(unsigned order)
+{
+	const struct pcpa_locked_row *row =
+		order <= PCPTUNE_COSTLY_ORDER ? pcpa_locked_ask() : NULL;
+
+	return row ? alloc_on(row, order) : alloc_slow(order);
+}
+
+static __attribute__((noinline)) void *alloc_locked(unsigned order)
+{
+	const struct pcpa_locked_row *row = pcpa_locked_row();
+
+	if (__builtin_expect(order > PCPTUNE_COSTLY_ORDER || !row, 0))
+		return alloc_asked(order);
+	return alloc_on(row, order);
 }
 
 __attribute__((aligned(64))) /* a line of instructions */
@@ -403,18 +418,12 @@ static __attribute__((noinline)) void free_woken(struct pcptune_cpu_block *b)
 	wake_agent();
 }
 
-static __attribute__((noinline)) void free_locked(void *block, unsigned order, const void *caller)
+static inline __attribute__((always_inline)) void
+free_on(const struct pcpa_locked_row *row, void *block, unsigned order, const void *caller)
 {
-	const struct pcpa_locked_row *row = pcpa_locked_row();
-	struct pcptune_cpu_block *b;
-	struct pcpa_page *page;
+	struct pcptune_cpu_block *b = row->block;
+	struct pcpa_page *page = pcpa_locked_page(row->zone, block, order);
 
-	if (__builtin_expect(order > PCPTUNE_COSTLY_ORDER || !row, 0)) {
-		free_slow(block, order, caller);
-		return;
-	}
-	b = row->block;
-	page = pcpa_locked_page(row->zone, block, order);
 	if (__builtin_expect(!page || !pcpa_locked_try(b), 0))
 		free_slow(block, order, caller);
 	else if (!pcpa_locked_free(b, block, page, order))
@@ -425,8 +434,29 @@ static __attribute__((noinline)) void free_locked(void *block, unsigned order, c
 		wake_agent();
 }
 
+static __attribute__((noinline)) void free_asked(void *block, unsigned order, const void *caller)
+{
+	const struct pcpa_locked_row *row =
+		order <= PCPTUNE_COSTLY_ORDER ? pcpa_locked_ask() : NULL;
+
+	if (row)
+		free_on(row, block, order, caller);
+	else
+		free_slow(block, order, caller);
+}
+
+static __attribute__((noinline)) void free_locked(void *block, unsigned order, const void *caller)
+{
+	const struct pcpa_locked_row *row = pcpa_locked_row();
+
+	if (__builtin_expect(order > PCPTUNE_COSTLY_ORDER || !row, 0))
+		free_asked(block, order, caller);
+	else
+		free_on(row, block, order, caller);
+}
+
 /* Not by a hot section. */
-static inline void free_on(void *block, unsigned order, const void *caller)
+static inline void free_otherwise(void *block, unsigned order, const void *caller)
 {
 	if (pcpa_get(&pcpa_locked.n_cpus))
 		free_locked(block, order, caller);
@@ -438,7 +468,7 @@ __attribute__((aligned(64))) void pcpa_free(void *block, unsigned order)
 {
 	if (__builtin_expect(pcpa_section_push_hot(block, order), 1))
 		return;
-	free_on(block, order, CALLER);
+	free_otherwise(block, order, CALLER);
 }
 
 /* Blocks that were checked. But one that is among them twice was still in use then. */
@@ -561,5 +591,5 @@ void pcpa_free_exact(void *block, size_t size)
 		free_blocks(block, pages, CALLER);
 	else if (!fast_order(order) || !zone_of_block(block, order) ||
 		 !pcpa_section_push_own(block, order))
-		free_on(block, order, CALLER);
+		free_otherwise(block, order, CALLER);
 }

@@ -17,7 +17,7 @@
 #include "allocator/limits.h"
 #include "allocator/rseq.h"
 
-/* Of a thread that has none yet: UINT32_MAX. */
+/* Of a thread that has none yet, and where there are real CPUs: UINT32_MAX. */
 static _Thread_local uint32_t virtual_slot __attribute__((tls_model("initial-exec"))) = UINT32_MAX;
 static uint32_t next_virtual;
 
@@ -64,16 +64,16 @@ static uint32_t slot_virtual(void)
 	return virtual_slot;
 }
 
-bool pcpa_cpu_place(intptr_t *ret_offset)
+uint32_t pcpa_cpu_ask(void)
 {
-	if (pcpa_heap.n_virtual && pcpa_area_thread()) {
-		*ret_offset = (char *)&virtual_slot - pcpa_area_thread() - PCPA_AREA_CPU;
-		return true;
-	}
-	if (pcpa_heap.n_virtual || !pcpa_rseq_area())
-		return false;
-	*ret_offset = pcpa_fast.offset;
-	return true;
+	return pcpa_heap.n_virtual ? slot_virtual() : (uint32_t)sched_getcpu();
+}
+
+intptr_t pcpa_cpu_place(void)
+{
+	if (!pcpa_heap.n_virtual && pcpa_rseq_area())
+		return pcpa_fast.offset;
+	return (char *)&virtual_slot - pcpa_area_thread() - PCPA_AREA_CPU;
 }
 
 void pcpa_cpu_is_agent(void)
@@ -83,13 +83,10 @@ void pcpa_cpu_is_agent(void)
 
 uint32_t pcpa_cpu_slot(void)
 {
-	uint32_t cpu;
-
-	if (pcpa_heap.n_virtual)
-		return slot_virtual();
 	/* without a registration of its own a thread must not use what sections use */
-	cpu = pcpa_fast_cpus() ? pcpa_fast_cpu() : (uint32_t)sched_getcpu();
-	if (__builtin_expect(cpu < pcpa_heap.n_slots - 1, 1))
+	uint32_t cpu = pcpa_fast_cpus() ? pcpa_fast_cpu() : pcpa_cpu_ask();
+
+	if (pcpa_heap.n_virtual || __builtin_expect(cpu < pcpa_heap.n_slots - 1, 1))
 		return cpu;
 	pcpa_proc_add(&pcpa_heap.proc->shared_slot_calls, 1);
 	return pcpa_heap.n_slots - 1;

@@ -124,11 +124,13 @@ extern uint32_t pcpa_heap_seg_flags;
 uint32_t pcpa_cpu_slots(uint32_t n_virtual);
 /* Slot of the calling thread. */
 uint32_t pcpa_cpu_slot(void);
+/* The CPU of now, or the virtual one: asked of the system if need be. May be a number of no slot. */
+uint32_t pcpa_cpu_ask(void);
 /*
- * Where a thread has its slot at hand, as an rseq area at that distance from the thread pointer
- * would have it (area.h). A number of no CPU there: ask pcpa_cpu_slot(). false: nowhere.
+ * Where threads have it at hand, as an rseq area at that distance from the thread pointer would
+ * have it (area.h). A number of no slot there: it is to be asked.
  */
-bool pcpa_cpu_place(intptr_t *ret_offset);
+intptr_t pcpa_cpu_place(void);
 /* The calling thread is the agent: it takes no virtual CPU from the program. */
 void pcpa_cpu_is_agent(void);
 /* Pages of data cache that one CPU has for itself, shared ones in proportion; 0: not known. */

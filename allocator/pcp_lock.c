@@ -23,8 +23,7 @@ void pcpa_locked_begin(void)
 {
 	uint32_t cpus = pcpa_heap.n_slots - 1;
 
-	if (!pcpa_cpu_place(&pcpa_locked.offset))
-		return;
+	pcpa_locked.offset = pcpa_cpu_place();
 	for (uint32_t cpu = 0; cpu < cpus; cpu++) {
 		struct pcpa_locked_row *row = &pcpa_locked.row[cpu];
 
@@ -33,6 +32,16 @@ void pcpa_locked_begin(void)
 	}
 	begun = true;
 	pcpa_locked_show(true);
+}
+
+const struct pcpa_locked_row *pcpa_locked_ask(void)
+{
+	uint32_t n = __atomic_load_n(&pcpa_locked.n_cpus, __ATOMIC_ACQUIRE), cpu;
+
+	if (!n)
+		return NULL;
+	cpu = pcpa_cpu_ask();
+	return cpu < n ? &pcpa_locked.row[cpu] : NULL;
 }
 
 void pcpa_locked_show(bool on)

@@ -13,9 +13,9 @@
  *
  * Everything unusual (the edge of a list, a level at which the rules drain, lists that sections
  * were given up for) is left to the functions of pcp.c that go on with the lock as it is. Nothing
- * is done at all, and the caller goes the long way, where there is no such area, with virtual CPUs,
- * while lists are locked by somebody else, while a recorder wants events, and around a fork, in
- * which the segment may be that of the parent: n_cpus is 0 then.
+ * is done at all, and the caller goes the long way, while lists are locked by somebody else, while
+ * a recorder wants events, and around a fork, in which the segment may be that of the parent:
+ * n_cpus is 0 then.
  */
 #ifndef PCPA_PCP_LOCKED_H
 #define PCPA_PCP_LOCKED_H
@@ -122,7 +122,7 @@ void pcpa_pcp_free_held(struct pcpa_zone *z, struct pcptune_cpu_block *b, unsign
 
 /* ---- what the exported functions do, for orders up to PCPTUNE_COSTLY_ORDER ---- */
 
-/* The row of this CPU; NULL: go the long way. */
+/* The row of this CPU; NULL: it is to be asked. */
 static inline const struct pcpa_locked_row *pcpa_locked_row(void)
 {
 	uint32_t n = __atomic_load_n(&pcpa_locked.n_cpus, __ATOMIC_ACQUIRE);
@@ -130,6 +130,9 @@ static inline const struct pcpa_locked_row *pcpa_locked_row(void)
 
 	return cpu < n ? &pcpa_locked.row[cpu] : NULL;
 }
+
+/* The same; NULL: go the long way. */
+const struct pcpa_locked_row *pcpa_locked_ask(void);
 
 /* A look at the lock before it is tried would only be waited for. */
 static inline bool pcpa_locked_try(struct pcptune_cpu_block *b)

@@ -115,12 +115,12 @@ static bool any_returning(void)
 	return false;
 }
 
-/* pages: 0, or those of a row. */
-static void *try_zones(uint32_t slot, unsigned order, uint32_t pages)
+/* The home of this CPU is zone 0 of them. pages: 0, or those of a row. */
+static void *try_zones(uint32_t first, uint32_t slot, unsigned order, uint32_t pages)
 {
 	uint32_t home = pcpa_heap.home[slot], n = pcpa_heap.n_zones;
 
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = first; i < n; i++) {
 		uint32_t zone = home + i < n ? home + i : home + i - n;
 		struct pcpa_zone *z = &pcpa_heap.zones[zone];
 		void *block = pages ? pcpa_pcp_alloc_row(z, slot, order, pages)
@@ -156,7 +156,7 @@ static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned 
 	do {
 		again = any_returning();
 		reclaim_lists(slot);
-		block = try_zones(slot, order, pages);
+		block = try_zones(0, slot, order, pages);
 		if (!block && again)
 			pcpa_rest();
 	} while (!block && again);
@@ -170,7 +170,7 @@ static __attribute__((noinline, cold)) void *alloc_hard(uint32_t slot, unsigned 
 static inline void *alloc_block(unsigned order, uint32_t pages)
 {
 	uint32_t slot = pcpa_cpu_slot();
-	void *block = try_zones(slot, order, pages);
+	void *block = try_zones(0, slot, order, pages);
 
 	if (__builtin_expect(!block, 0))
 		block = alloc_hard(slot, order, pages);
@@ -217,8 +217,11 @@ static __attribute__((noinline)) void *alloc_held(struct pcptune_cpu_block *b, u
 {
 	void *block = pcpa_pcp_alloc_held(pcpa_zone_of_block(b), b, order, order);
 
+	/* its own zone was asked, and the rules were told so */
 	if (!block)
-		return alloc_slow(order);
+		block = try_zones(1, pcpa_slot_of(b), order, 0);
+	if (!block)
+		block = alloc_hard(pcpa_slot_of(b), order, 0);
 	return __builtin_expect(pcpa_get(&pcpa_agent_bell), 0) ? attended(block) : block;
 }
 
@@ -436,9 +439,12 @@ free_on(const struct pcpa_locked_row *row, void *block, unsigned order, const vo
 
 static __attribute__((noinline)) void free_asked(void *block, unsigned order, const void *caller)
 {
-	const struct pcpa_locked_row *row =
-		order <= PCPTUNE_COSTLY_ORDER ? pcpa_locked_ask() : NULL;
+	const struct pcpa_locked_row *row = NULL;
+	int saved = errno;
 
+	if (order <= PCPTUNE_COSTLY_ORDER)
+		row = pcpa_locked_ask();
+	errno = saved;
 	if (row)
 		free_on(row, block, order, caller);
 	else

@@ -124,7 +124,7 @@ extern uint32_t pcpa_heap_seg_flags;
 uint32_t pcpa_cpu_slots(uint32_t n_virtual);
 /* Slot of the calling thread. */
 uint32_t pcpa_cpu_slot(void);
-/* The CPU of now, or the virtual one: asked of the system if need be. May be a number of no slot. */
+/* The CPU of now, or the virtual one, asked of the system. May be a number of no slot. */
 uint32_t pcpa_cpu_ask(void);
 /*
  * Where threads have it at hand, as an rseq area at that distance from the thread pointer would

@@ -13,6 +13,7 @@
 
 #include "allocator/agent.h"
 #include "allocator/events.h"
+#include "allocator/pcp_locked.h"
 #include "allocator/pcp_private.h"
 #include "lib/fdpass.h"
 #include "lib/recorder.h"
@@ -455,12 +456,14 @@ static void forks(void)
 	attach();
 	CHECK(!pipe(go));
 	begin();
+	CHECK(!pcpa_locked.n_cpus);
 	swing(1000, 0);
 	pid = fork();
 	CHECK(pid >= 0);
 	if (!pid) {
 		/* one mapping is the recorder's */
 		CHECK(!pcpa_heap.events && count_rings() == 1 && !pcpa_events_joined());
+		CHECK(!pcpa_locked.n_cpus == !!pcpa_fast_cpus());
 		swing(5000, 0);
 		CHECK_AUDIT();
 		CHECK(read(go[0], &byte, 1) == 1);
@@ -471,6 +474,7 @@ static void forks(void)
 	end(true);
 	CHECK(sum.taken == 3000 && sum.freed == 3000);
 	check_none();
+	CHECK(!pcpa_locked.n_cpus == !!pcpa_fast_cpus());
 	CHECK(write(go[1], "", 1) == 1 && waitpid(pid, &status, 0) == pid && !status);
 	detach();
 }

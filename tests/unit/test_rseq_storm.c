@@ -18,6 +18,7 @@
 #include <pcpalloc_inline.h>
 
 #include "tests/unit/random.h"
+#include "allocator/pcp_locked.h"
 #include "tests/unit/sections.h"
 
 #define THREADS 64
@@ -400,7 +401,7 @@ static void give_up_child(void)
 	usleep(200000);
 	forbid_fences();
 	CHECK_AUDIT();
-	CHECK(!by_rseq());
+	CHECK(!by_rseq() && pcpa_locked.n_cpus == pcpa_heap.n_slots - 1);
 	CHECK(pcpa_alloc(0) && pcpa_set_limits(100, 100, 100, 10) == 0);
 	wait_for_end(0.5);
 	for (int i = 0; i < 8; i++)

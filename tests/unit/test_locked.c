@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Locked lists by their short way (pcp_locked.h) and by the long one: what the words, the rules, the
- * counters and the tracker say after each step is the same, in every generation. And where the
+ * Locked lists by their short way (pcp_locked.h) and by the long one: what the words, the rules,
+ * the counters and the tracker say after each step is the same, in every generation. And where the
  * short way is to be had, and where not.
  */
 #include <setjmp.h>

@@ -233,21 +233,26 @@ static void equal_child(void)
 	CHECK_AUDIT();
 }
 
-/* In the mode that asks the rules at every call; sections ask them at slow paths alone. */
-static void allocator_does_the_same(void **state)
+/* The child once for each generation, with these settings; says: what it is if one fails. */
+static void each_generation(void (*child)(void), const char *cpus, const char *says)
 {
 	char rules[64];
 
-	(void)state;
 	for (wanted = 0; wanted <= PCPTUNE_RULES_MAX; wanted++) {
 		if (!pcptune_rules_known(wanted))
 			continue;
 		snprintf(rules, sizeof(rules), "PCPALLOC_RULES=%s", pcptune_rules_name(wanted));
-		if (in_child(equal_child,
-			     SETTINGS("PCPALLOC_CPUS=1", "PCPALLOC_SIZE=1g", "PCPALLOC_AGENT=0",
-				      "PCPALLOC_IDLE_MS=0", rules)))
-			fail_msg("%s: the allocator and the model differ", rules);
+		if (in_child(child, SETTINGS("PCPALLOC_SIZE=1g", "PCPALLOC_AGENT=0",
+					     "PCPALLOC_IDLE_MS=0", rules, cpus)))
+			fail_msg("%s: %s", rules, says);
 	}
+}
+
+/* In the mode that asks the rules at every call; sections ask them at slow paths alone. */
+static void allocator_does_the_same(void **state)
+{
+	(void)state;
+	each_generation(equal_child, "PCPALLOC_CPUS=1", "the allocator and the model differ");
 }
 
 /* With sections: all is there afterwards, and the same calls cost refills and drains. */
@@ -279,17 +284,8 @@ static void sections_child(void)
 
 static void each_runs_on_real_cpus(void **state)
 {
-	char rules[64];
-
 	(void)state;
-	for (wanted = 0; wanted <= PCPTUNE_RULES_MAX; wanted++) {
-		if (!pcptune_rules_known(wanted))
-			continue;
-		snprintf(rules, sizeof(rules), "PCPALLOC_RULES=%s", pcptune_rules_name(wanted));
-		if (in_child(sections_child, SETTINGS("PCPALLOC_SIZE=1g", "PCPALLOC_AGENT=0",
-						      "PCPALLOC_IDLE_MS=0", rules)))
-			fail_msg("%s: not sound on real CPUs", rules);
-	}
+	each_generation(sections_child, NULL, "not sound on real CPUs");
 }
 
 int main(void)

@@ -174,13 +174,23 @@ static void *fast_calls(void *arg)
 	return NULL;
 }
 
+/* In four threads, until all have ended. */
+static void run_four(void *(*calls)(void *), unsigned fast[4])
+{
+	pthread_t t[4];
+
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&t[i], NULL, calls, &fast[i]), 0);
+	for (unsigned i = 0; i < 4; i++)
+		pthread_join(t[i], NULL);
+}
+
 /* Calls, bytes and pages are exact once the threads have ended, whichever path served. */
 static void test_counters(void **state_)
 {
 	struct pcptune_proc_block *proc;
 	uint64_t calls, bytes, pages, before;
 	unsigned fast[4] = {0}, i;
-	pthread_t t[4];
 
 	(void)state_;
 	need_fast_path();
@@ -190,10 +200,7 @@ static void test_counters(void **state_)
 	calls = proc->malloc_calls;
 	bytes = proc->malloc_bytes;
 	pages = proc->malloc_pages;
-	for (i = 0; i < 4; i++)
-		assert_int_equal(pthread_create(&t[i], NULL, fast_calls, &fast[i]), 0);
-	for (i = 0; i < 4; i++)
-		pthread_join(t[i], NULL);
+	run_four(fast_calls, fast);
 	for (i = 0; i < 4; i++)
 		assert_in_range(fast[i], 4000, 8000);
 	assert_int_equal(proc->malloc_calls, calls + 16000);
@@ -231,8 +238,7 @@ static void test_storm(void **state_)
 	struct itimerval often = {{0, 50}, {0, 50}}, never = {{0, 0}, {0, 0}};
 	struct pcptune_proc_block *proc;
 	uint64_t calls, bytes, before;
-	unsigned fast[4] = {0}, i;
-	pthread_t t[4];
+	unsigned fast[4] = {0};
 
 	(void)state_;
 	need_fast_path();
@@ -243,10 +249,7 @@ static void test_storm(void **state_)
 	bytes = proc->malloc_bytes;
 	signal(SIGALRM, on_alarm);
 	assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
-	for (i = 0; i < 4; i++)
-		assert_int_equal(pthread_create(&t[i], NULL, storm_calls, &fast[i]), 0);
-	for (i = 0; i < 4; i++)
-		pthread_join(t[i], NULL);
+	run_four(storm_calls, fast);
 	while (n_alarms < 3) {
 		fast_calls(&fast[0]);
 		calls += 4000;

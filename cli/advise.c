@@ -99,7 +99,7 @@ static int find_target(struct work *w, struct logstore *ls)
 		w->id = 0;
 	ask_daemon(w);
 	if (logstore_targets(ls, &all, on_target, w))
-		return cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
+		return cli_log_error(ls, logstore_error(ls));
 	if (w->found)
 		return -1;
 	cli_error("%s: no target \"%s\"; `pcptune targets --db '%s'` lists them", logstore_path(ls),
@@ -143,7 +143,7 @@ static int compute(struct work *w, struct logstore *ls)
 	r = advise_log(ls, &w->target, from, w->a->to, w->m, w->params, &w->advice, why);
 	if (!r)
 		return -1;
-	cli_error("%s: %s", logstore_path(ls), why);
+	cli_log_error(ls, why);
 	return r == -ENOENT ? CLI_DRIFT : CLI_ERROR;
 }
 

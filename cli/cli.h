@@ -204,6 +204,8 @@ char *cli_db_path(const char *db, const char *socket, char *why);
  * is, when none was named, is said on standard error; json: to people on a terminal only.
  */
 int cli_open_log(const char *db, const char *socket, bool json, struct logstore **ret);
+/* cli_error() with the log before the text, once: errors of sqlite name it themselves. */
+int cli_log_error(const struct logstore *ls, const char *text);
 
 /* ---- output ---- */
 

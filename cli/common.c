@@ -288,3 +288,11 @@ int cli_open_log(const char *db, const char *socket, bool json, struct logstore 
 	free(path);
 	return CLI_ERROR;
 }
+
+int cli_log_error(const struct logstore *ls, const char *text)
+{
+	const char *path = logstore_path(ls);
+
+	return strncmp(text, path, strlen(path)) ? cli_error("%s: %s", path, text)
+						 : cli_error("%s", text);
+}

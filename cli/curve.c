@@ -120,7 +120,7 @@ static int choose(struct curve_plot *p, struct logstore *ls)
 	if (c.word && text_parse_i64(c.word, &c.id))
 		c.id = 0;
 	if (logstore_targets(ls, &all, on_target, &c)) {
-		r = cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
+		r = cli_log_error(ls, logstore_error(ls));
 	} else if (!c.n_all) {
 		cli_error("%s: the log has no target", logstore_path(ls));
 		r = CLI_DRIFT;
@@ -147,7 +147,7 @@ static int from_log(struct curve_plot *p)
 		return r;
 	r = choose(p, ls);
 	if (r < 0 && walks_add_log(&p->w, ls, &p->target, p->a->from, p->a->to, why))
-		r = cli_error("%s: %s", logstore_path(ls), why);
+		r = cli_log_error(ls, why);
 	p->source = p->a->db ? p->a->db : "log";
 	logstore_close(ls);
 	return r;

@@ -116,9 +116,10 @@ static int run_targets(struct plan *p, struct logstore *ls, const struct found *
 	for (size_t i = 0; i < f->n; i++) {
 		int e = relive_target(ls, &f->v[i], &o, p->jobs, p->n, &p->t.log, why);
 
+		if (e == -ERANGE)
+			return cli_error("--budget %s (%s)", why, logstore_path(ls));
 		if (e)
-			return cli_error("%s%s: %s", e == -ERANGE ? "--budget, " : "",
-					 logstore_path(ls), why);
+			return cli_log_error(ls, why);
 	}
 	return -1;
 }
@@ -149,7 +150,7 @@ static int one_log(struct plan *p, const char *path)
 	if (f.word && text_parse_i64(f.word, &f.id))
 		f.id = 0;
 	if (logstore_targets(ls, &all, on_target, &f)) {
-		r = cli_error("%s: %s", path, logstore_error(ls));
+		r = cli_log_error(ls, logstore_error(ls));
 	} else if (!f.n_all) {
 		cli_error("%s: the log has no target", path);
 		r = CLI_DRIFT;

@@ -137,7 +137,7 @@ static int gather(struct logstore *ls, int64_t id, struct story *s)
 	if (!r)
 		r = find_neighbours(ls, s);
 	if (r)
-		return cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
+		return cli_log_error(ls, logstore_error(ls));
 	s->db = logstore_path(ls);
 	cli_reason(&s->d, &s->a, s->reason, sizeof(s->reason));
 	decision_clamp_why(s->a.id ? &s->a.shape : &s->t.shape, &s->d, s->clamp_why,

@@ -150,7 +150,7 @@ static int print_one(const struct log_decision *d, const struct log_target *t,
 
 static int store_error(struct listing *l)
 {
-	return cli_error("%s: %s", logstore_path(l->ls), logstore_error(l->ls));
+	return cli_log_error(l->ls, logstore_error(l->ls));
 }
 
 /* ---- events ---- */

@@ -166,7 +166,7 @@ static int of_log(const struct args *a)
 	if (r < 0) {
 		columns(l.table, titles, "><>><<<");
 		if (logstore_targets(ls, &all, on_logged, &l))
-			r = cli_error("%s: %s", logstore_path(ls), logstore_error(ls));
+			r = cli_log_error(ls, logstore_error(ls));
 		else
 			r = print_logged(&l, a->json);
 		logstore_close(ls);

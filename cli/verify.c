@@ -90,7 +90,7 @@ int cmd_verify(int argc, char **argv)
 	if (e && e != -EUCLEAN) {
 		const char *text = logstore_error(ls);
 
-		r = cli_error("%s: %s", logstore_path(ls), text && *text ? text : strerror(-e));
+		r = cli_log_error(ls, text && *text ? text : strerror(-e));
 	} else {
 		r = a.json ? print_json(&v, logstore_path(ls), lines) : CLI_OK;
 		if (!a.json)

@@ -386,6 +386,23 @@ def a_socket_that_is_named_means_the_log_of_its_daemon_and_no_other():
 
 
 @test
+def a_damaged_log_is_named_once():
+    db = mklog()
+    with sqlite3.connect(db) as c:
+        page, = c.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'target'").fetchone()
+        size, = c.execute("PRAGMA page_size").fetchone()
+        c.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    c.close()
+    with open(db, "r+b") as f:
+        f.seek((page - 1) * size)
+        f.write(b"\xff" * 64)
+    for words in (["log"], ["verify"], ["curve"], ["targets"], ["explain", "1"], ["advise", "page_fault1"],
+                  ["eval", "--policy", "static"]):
+        r = cli(*words, "--db", db)
+        assert r.returncode == 1 and "malformed" in r.stderr and r.stderr.count(db) == 1, r
+
+
+@test
 def a_tail_of_nothing_is_not_an_empty_log():
     r = cli("log", "--tail", "0", "--db", mklog())
     assert r.returncode == 0 and not r.stdout, r

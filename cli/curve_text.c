@@ -112,14 +112,15 @@ static void print_not_in_it(const struct curve_plot *p)
 		measured += l->walk->refilled + l->walk->drained;
 		most += l->now.pages_most;
 	}
-	if (direct)
-		printf("%s pages (%.*f %%) passed the lists by, as orders without a list do: they "
-		       "are not in the curve.\n",
-		       cli_count(direct, n, sizeof(n)), direct * 10 < direct + listed,
+	if (direct * 1000 >= direct + listed && direct)
+		printf("%s page%s (%.*f %%) passed the lists by, as orders without a list do: "
+		       "they are not in the curve.\n",
+		       cli_count(direct, n, sizeof(n)), direct == 1 ? "" : "s",
+		       direct * 10 < direct + listed,
 		       100 * (double)direct / (double)(direct + listed));
 	if (measured > most + most / 20)
-		printf("More was measured than is possible by the curve: drains by decay and by "
-		       "high-order frees, and\nlists that share a count, are not in it.\n");
+		printf("More was measured than is possible by the curve: drains at rest, by decay "
+		       "and by high-order\nfrees, and lists that share a count, are not in it.\n");
 }
 
 static void print_caveats(const struct curve_plot *p)

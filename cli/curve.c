@@ -83,29 +83,37 @@ static int on_target(const struct log_target *t, void *cookie)
 	return 0;
 }
 
+/* What a target allocated and freed in the time that is asked for. */
+struct work {
+	uint64_t from, to; /* wall clock, 0: any */
+	uint64_t pages;
+};
+
 static int add_pages(const struct chunk_totals *totals, struct logstamp t, const uint8_t *data,
 		     size_t len, void *cookie)
 {
-	(void)t;
+	struct work *w = cookie;
+
 	(void)data;
 	(void)len;
-	*(uint64_t *)cookie += totals->alloc_pages + totals->free_pages;
+	if (t.wall_us >= w->from && (!w->to || t.wall_us <= w->to))
+		w->pages += totals->alloc_pages + totals->free_pages;
 	return 0;
 }
 
-/* Of several targets the one that allocated and freed most; the first of equals. */
-static size_t busiest(const struct choice *c)
+/* Of several targets the one that allocated and freed most then; the first of equals. */
+static size_t busiest(const struct choice *c, const struct curve_args *a)
 {
 	uint64_t most = 0;
 	size_t at = 0;
 
 	for (size_t i = 0; c->n_found > 1 && i < c->n_found; i++) {
-		uint64_t pages = 0;
+		struct work w = {a->from, a->to, 0};
 
-		logstore_chunks(c->ls, c->found[i].id, 0, add_pages, &pages);
-		if (pages > most)
+		logstore_chunks(c->ls, c->found[i].id, 0, add_pages, &w);
+		if (w.pages > most)
 			at = i;
-		most = pages > most ? pages : most;
+		most = w.pages > most ? w.pages : most;
 	}
 	return at;
 }
@@ -129,7 +137,7 @@ static int choose(struct curve_plot *p, struct logstore *ls)
 		cli_error("%s: no target \"%s\"; targets: %s", logstore_path(ls), c.word, c.names);
 		r = CLI_DRIFT;
 	} else {
-		p->target = c.found[busiest(&c)];
+		p->target = c.found[busiest(&c, p->a)];
 		p->n_targets = c.n_found;
 		text_clean(p->target.name);
 	}

@@ -99,6 +99,22 @@ def a_log_says_what_it_can_not_tell():
 
 
 @test
+def of_targets_of_one_name_the_busiest_of_that_time_is_taken():
+    path = os.path.join(tmp(), "log.db")
+    assert run([MKLOG, path], env={"PCPTUNE_POLICY_PATH": POLICIES}).returncode == 0
+    with sqlite3.connect(path) as c:  # the same name again, 100 s later and for half of the time
+        for table, shown, key in (("target", "id = 1", "id"), ("sample", "id = 2", "target")):
+            names = [n for _, n, *_ in c.execute(f"PRAGMA table_info({table})")]
+            values = ["7" if n == key else "NULL" if n == "id" else "wall_us + 100000000" if n == "wall_us" else n
+                      for n in names]
+            c.execute(f"INSERT INTO {table} SELECT {','.join(values)} FROM {table} WHERE {shown}")
+    c.close()
+    for when, target in ((), 1), (("--to", "2026-11-30T10:00:30Z"), 1), (("--from", "2026-11-30T10:01:00Z"), 7):
+        r = curve("--db", path, "--target", "page_fault1", "--json", *when)
+        assert r.returncode == 0 and json.loads(r.stdout)["target"]["id"] == target, (when, r)
+
+
+@test
 def wrong_calls_and_empty_traces():
     path = trace([])
     r = curve("--trace", path)

@@ -17,7 +17,17 @@
 #define FACTOR_MIN (ONE / 4)
 #define FACTOR_MAX (4 * ONE)
 #define FIT_STEPS  6
-#define SURE	   3000u /* drains of which half of a factor is believed */
+#define CYCLES	   2000u	     /* of walks that are tried; twice as many of the likeliest */
+#define SURE	   12000u	     /* drains of which half of a factor is believed */
+#define DISORDER   (ONE * 12 / 1000) /* by so much it is off by chance */
+#define SIZES	   100 /* with more moves than that a likeness is off by more than they */
+#define FAR	   3   /* evenness that is not usual, in LIKENESS_ONE */
+
+#define EVENNESSES    7u
+#define EVENNESS_STEP 20
+static const int32_t evennesses[EVENNESSES] = {
+	LIKENESS_LEAST, -LIKENESS_ONE,	  -LIKENESS_ONE / 2, 0,
+	LIKENESS_ONE,	2 * LIKENESS_ONE, LIKENESS_MOST};
 
 struct point {
 	bool known;
@@ -36,6 +46,7 @@ struct growth {
 	pthread_mutex_t lock;
 	bool begun, failed;
 	struct likeness l;
+	uint32_t order;	 /* of most blocks */
 	uint64_t hidden; /* part of the breaks that no record shows */
 	struct tried *tried;
 	/*
@@ -70,6 +81,11 @@ void growth_free(struct growth *g)
 }
 
 /* ---- trying ---- */
+
+static uint64_t within(uint64_t v, uint64_t lo, uint64_t hi)
+{
+	return v < lo ? lo : v > hi ? hi : v;
+}
 
 static struct growth_effect try_with(const struct growth *g, const struct likeness_limits *m,
 				     uint64_t hidden)
@@ -172,6 +188,96 @@ static void fit_hidden(struct growth *g, uint64_t loss)
 	g->hidden = (lo + hi) / 2;
 }
 
+/* ---- how evenly runs are broken ---- */
+
+/* From both: what the record itself makes likely, and how large moves were measured to be. */
+struct evenness {
+	uint64_t disorder[EVENNESSES]; /* of the likeness with it */
+	int64_t off[EVENNESSES];       /* sizes of moves as tried, by those measured: logarithm */
+};
+
+static int make_with(struct growth *g, int32_t evenness, uint32_t cycles)
+{
+	const struct walk *k = g->k;
+
+	likeness_free(&g->l);
+	return likeness_make(&g->l, k->band, k->alloc_pages + k->free_pages, g->order, evenness,
+			     cycles);
+}
+
+/* The logarithm of a / b, where they are not far apart. */
+static int64_t apart(uint64_t a, uint64_t b)
+{
+	a = within(a, 1, UINT32_MAX);
+	b = within(b, 1, UINT32_MAX);
+	return 2 * ((int64_t)a - (int64_t)b) * ONE / (int64_t)(a + b);
+}
+
+static int64_t sizes_off(const struct growth *g)
+{
+	const struct walk *k = g->k;
+	struct growth_effect e = try_with(g, &g->log, g->hidden);
+
+	return apart(e.refill, k->refilled / k->refills) + apart(e.drain, k->drained / k->drains);
+}
+
+/*
+ * The squares of errors by their usual sizes. Where no likeness comes near to order, differences of
+ * disorder say as much less; sizes are means of so many moves, and off by chance. Where neither
+ * tells, it is as likely that any leg was broken as any other.
+ */
+static int64_t unlikely(int32_t evenness, int64_t disorder, int64_t least, int64_t off,
+			int64_t drains)
+{
+	int64_t by = (disorder - least) * ONE / DISORDER, floor = least * ONE / DISORDER;
+	int64_t far = evenness + LIKENESS_ONE;
+
+	floor = floor * floor / ONE;
+	floor = ONE + floor * floor / ONE;
+	return by * by / floor + off * off / ONE * (drains * SIZES) / (4 * SIZES + drains) +
+	       far * far * ONE / (FAR * LIKENESS_ONE * FAR * LIKENESS_ONE);
+}
+
+/* In steps, with lines between what was tried. */
+static int32_t likeliest(const struct growth *g, const struct evenness *v)
+{
+	int64_t drains = (int64_t)within(g->k->drains, 0, 1000000), least = INT64_MAX;
+	int64_t best = INT64_MAX;
+	int32_t ret = 0;
+
+	for (uint32_t i = 0; i < EVENNESSES; i++)
+		least = (int64_t)v->disorder[i] < least ? (int64_t)v->disorder[i] : least;
+	for (uint32_t i = 0; i + 1 < EVENNESSES; i++) {
+		int32_t lo = evennesses[i], width = evennesses[i + 1] - lo;
+
+		for (int32_t at = 0; at <= width; at += EVENNESS_STEP) {
+			int64_t d = (int64_t)v->disorder[i] * (width - at) +
+				    (int64_t)v->disorder[i + 1] * at;
+			int64_t off = v->off[i] * (width - at) + v->off[i + 1] * at;
+			int64_t u = unlikely(lo + at, d / width, least, off / width, drains);
+
+			ret = u < best ? lo + at : ret;
+			best = u < best ? u : best;
+		}
+	}
+	return ret;
+}
+
+/* First by the record itself, then, if they were measured, by sizes too. 0 or -ENOMEM. */
+static int fit_evenness(struct growth *g, struct evenness *v, bool measured)
+{
+	int e = 0;
+
+	for (uint32_t i = 0; !e && i < EVENNESSES; i++) {
+		e = make_with(g, evennesses[i], CYCLES);
+		if (!e && measured)
+			v->off[i] = sizes_off(g);
+		else if (!e)
+			e = likeness_disorder(&g->l, &v->disorder[i]);
+	}
+	return e ? e : make_with(g, likeliest(g, v), 2 * CYCLES);
+}
+
 static int64_t factor(uint64_t measured, uint64_t tried)
 {
 	int64_t f = tried ? (int64_t)(measured * ONE / tried) : ONE;
@@ -179,7 +285,7 @@ static int64_t factor(uint64_t measured, uint64_t tried)
 	return f < FACTOR_MIN ? FACTOR_MIN : f > FACTOR_MAX ? FACTOR_MAX : f;
 }
 
-static void correct(struct growth *g)
+static void correct(struct growth *g, struct evenness *v)
 {
 	const struct walk *k = g->k;
 	uint64_t capacity = pcptune_band_match(k->band, k->refilled + k->drained);
@@ -187,6 +293,10 @@ static void correct(struct growth *g)
 	struct growth_effect e;
 
 	fit_hidden(g, loss);
+	if (k->refills && k->drains) {
+		g->failed = fit_evenness(g, v, true) != 0;
+		fit_hidden(g, loss);
+	}
 	e = look_up(g, &g->log);
 	g->loss = factor(loss, e.loss);
 	g->refill = factor(k->refills ? k->refilled / k->refills : 0, e.refill);
@@ -220,15 +330,17 @@ static uint32_t order_of(const struct walk *k)
 static void begin(struct growth *g)
 {
 	const struct walk *k = g->k;
+	struct evenness v = {0};
 
 	g->begun = true;
 	g->hidden = ONE;
 	g->loss = g->refill = g->drain = ONE;
 	g->log = (struct likeness_limits){k->high_now, k->batch ? k->batch : 1, k->scale_max,
 					  k->rules};
-	g->failed = likeness_make(&g->l, k->band, k->alloc_pages + k->free_pages, order_of(k)) != 0;
+	g->order = order_of(k);
+	g->failed = fit_evenness(g, &v, false) != 0;
 	if (!g->failed && k->steady)
-		correct(g);
+		correct(g, &v);
 }
 
 /* ---- asking ---- */
@@ -250,11 +362,6 @@ static int64_t weight(const struct growth *g, const struct likeness_limits *m)
 static uint64_t corrected(uint64_t v, int64_t by, int64_t weight)
 {
 	return v * (uint64_t)(ONE + (by - ONE) * weight / ONE) / ONE;
-}
-
-static uint64_t within(uint64_t v, uint64_t lo, uint64_t hi)
-{
-	return v < lo ? lo : v > hi ? hi : v;
 }
 
 bool growth_failed(struct growth *g)

@@ -66,19 +66,13 @@ struct made {
 	struct walk w[N_HIGHS]; /* what lists with this high were measured to do */
 };
 
-/* One walk through lists of each high, in blocks; one call in `noise` goes the other way. */
-static void make(struct made *m, enum kind kind, uint32_t noise, uint32_t rules)
+/* Runs of calls, freed above 0; one call in `noise` goes the other way. */
+static uint32_t runs(enum kind kind, uint32_t noise, int64_t *ret)
 {
-	static struct lists l[N_HIGHS];
-	uint32_t leg = 0;
+	uint32_t leg = 0, n_runs = 0;
 	bool up = true;
 	int64_t x = 0;
 
-	memset(l, 0, sizeof(l));
-	for (uint32_t i = 0; i < N_HIGHS; i++)
-		lists_limits(&l[i], highs[i], highs[i], highs[i], BATCH, SCALE, rules);
-	pcptune_band_init(&m->band);
-	pcptune_band_push(&m->band, 0);
 	for (uint32_t n = 0, run; n < CALLS; n += run) {
 		bool other = noise && !below(noise);
 
@@ -89,10 +83,28 @@ static void make(struct made *m, enum kind kind, uint32_t noise, uint32_t rules)
 		run = other ? 1 : 1 + (uint32_t)below(noise ? noise / 2 : leg);
 		run = run > leg && !other ? leg : run;
 		leg -= other ? 0 : run;
-		x += up != other ? (int64_t)run : -(int64_t)run;
+		ret[n_runs] = up != other ? (int64_t)run : -(int64_t)run;
+		x += ret[n_runs++];
+	}
+	return n_runs;
+}
+
+/* They go through lists of each high, in blocks. */
+static void walk(struct made *m, const int64_t *run, uint32_t n, uint32_t rules)
+{
+	static struct lists l[N_HIGHS];
+	int64_t x = 0;
+
+	memset(l, 0, sizeof(l));
+	for (uint32_t i = 0; i < N_HIGHS; i++)
+		lists_limits(&l[i], highs[i], highs[i], highs[i], BATCH, SCALE, rules);
+	pcptune_band_init(&m->band);
+	pcptune_band_push(&m->band, 0);
+	for (uint32_t k = 0; k < n; k++) {
+		x += run[k];
 		pcptune_band_push(&m->band, x * (1 << order));
 		for (uint32_t i = 0; i < N_HIGHS; i++)
-			lists_move(&l[i], order, up != other ? (int64_t)run : -(int64_t)run);
+			lists_move(&l[i], order, run[k]);
 	}
 	for (uint32_t i = 0; i < N_HIGHS; i++)
 		m->w[i] = (struct walk){.band = &m->band,
@@ -108,6 +120,13 @@ static void make(struct made *m, enum kind kind, uint32_t noise, uint32_t rules)
 					.refills = l[i].refills,
 					.drained = l[i].free_zone,
 					.drains = l[i].drains};
+}
+
+static int64_t made_of[CALLS];
+
+static void make(struct made *m, enum kind kind, uint32_t noise, uint32_t rules)
+{
+	walk(m, made_of, runs(kind, noise, made_of), rules);
 }
 
 /* ---- other highs ---- */
@@ -139,28 +158,40 @@ static double times(uint64_t a, uint64_t b)
 	return a > b ? (double)a / (double)b : (double)b / (double)a;
 }
 
+#define FEW  200u
+#define MANY 1000u
+
+static void add_error(struct errors *e, double pages, double sizes, bool own)
+{
+	e->pages[e->n++] = pages;
+	e->sizes = larger(e->sizes, sizes);
+	if (own)
+		e->own = larger(e->own, pages);
+}
+
 /* Measured at one high, told for the others within a factor of 16 at which enough was moved. */
-static void compare(const struct made *m, uint32_t rules, uint64_t drains, struct errors *e)
+static void compare(const struct made *m, uint32_t rules, struct errors *all, struct errors *many)
 {
 	for (uint32_t from = 1; from + 1 < N_HIGHS; from++) {
-		struct growth *g = growth_new(&m->w[from]);
+		const struct walk *f = &m->w[from];
+		struct growth *g = growth_new(f);
 
 		for (uint32_t to = 0; to < N_HIGHS; to++) {
 			const struct walk *t = &m->w[to];
 			struct likeness_limits at = {highs[to], BATCH, SCALE, rules};
 			struct growth_effect x;
+			double pages, sizes;
 
-			if (m->w[from].drains < drains || t->drains < drains ||
-			    highs[to] > 16 * highs[from] || highs[from] > 16 * highs[to])
+			if (f->drains < FEW || t->drains < FEW || highs[to] > 16 * highs[from] ||
+			    highs[from] > 16 * highs[to])
 				continue;
 			x = growth_at(g, &at);
-			e->pages[e->n] =
-				off(pages_at(m, highs[to], x.loss), t->refilled + t->drained);
-			if (from == to)
-				e->own = larger(e->own, e->pages[e->n]);
-			e->sizes = larger(e->sizes, times(x.refill, t->refilled / t->refills));
-			e->sizes = larger(e->sizes, times(x.drain, t->drained / t->drains));
-			e->n++;
+			pages = off(pages_at(m, highs[to], x.loss), t->refilled + t->drained);
+			sizes = larger(times(x.refill, t->refilled / t->refills),
+				       times(x.drain, t->drained / t->drains));
+			add_error(all, pages, sizes, from == to);
+			if (f->drains >= MANY && t->drains >= MANY)
+				add_error(many, pages, sizes, from == to);
 		}
 		growth_free(g);
 	}
@@ -195,17 +226,17 @@ static void told_for_other_highs(uint32_t rules, const char *name)
 		for (uint32_t n = 0; n < 4; n++) {
 			random_state = (kind * 4 + n + 1) * UINT64_C(0x9e3779b97f4a7c15);
 			make(&m, (enum kind)kind, noises[n], rules);
-			compare(&m, rules, 200, &all);
-			compare(&m, rules, 1000, &many);
+			compare(&m, rules, &all, &many);
 		}
 	report(name, &all);
 	report("... with 1000 drains and more", &many);
 	assert_true(all.n > 400 && many.n > 150);
-	assert_true(all.pages[all.n / 2] < 0.01 && all.pages[all.n * 9 / 10] < 0.04);
-	/* by chance: two walks alike differ by as much with so few drains */
-	assert_true(all.pages[all.n - 1] < 0.25);
-	assert_true(many.pages[many.n * 9 / 10] < 0.02 && many.pages[many.n - 1] < 0.10);
-	assert_true(all.own < 0.02 && all.sizes < 3);
+	assert_true(all.pages[all.n / 2] < 0.005 && all.pages[all.n * 9 / 10] < 0.025);
+	/* chance: two walks of the same swings differ by as much with so few drains, see below */
+	assert_true(all.pages[all.n - 1] < 0.12);
+	/* the goal is 5 % */
+	assert_true(many.pages[many.n * 9 / 10] < 0.01 && many.pages[many.n - 1] < 0.05);
+	assert_true(all.own < 0.005 && all.sizes < 1.5);
 }
 
 static void batches_of_g1_are_told_for_other_highs(void **state)
@@ -227,21 +258,70 @@ static void batches_of_larger_blocks_are_told_for_other_highs(void **state)
 
 	(void)state;
 	for (order = 1; order <= 3; order++) {
-		static struct errors e;
+		static struct errors few, e;
 
+		memset(&few, 0, sizeof(few));
 		memset(&e, 0, sizeof(e));
 		for (uint32_t kind = 0; kind < N_KINDS; kind++) {
 			random_state = (kind + 1) * UINT64_C(0x9e3779b97f4a7c15);
 			make(&m, (enum kind)kind, 100, PCPTUNE_RULES_GX);
 			for (uint32_t i = 1; i + 1 < N_HIGHS; i++)
 				assert_int_equal(order_of(&m.w[i]), order);
-			compare(&m, PCPTUNE_RULES_GX, 1000, &e);
+			compare(&m, PCPTUNE_RULES_GX, &few, &e);
 		}
 		report("gx, larger blocks", &e);
 		assert_true(e.n > 20 && e.pages[e.n / 2] < 0.01 && e.pages[e.n * 9 / 10] < 0.02);
 		assert_true(e.sizes < 1.5);
 	}
 	order = 0;
+}
+
+/*
+ * No prediction can be better: the same runs from the last to the first have the same swings, to
+ * the last number of the record, but batches that grow move something else.
+ */
+static void what_no_record_tells(uint32_t rules, const char *name)
+{
+	static struct made m, back;
+	static struct errors all, many;
+
+	memset(&all, 0, sizeof(all));
+	memset(&many, 0, sizeof(many));
+	for (uint32_t k = 0; k < N_KINDS; k++) {
+		uint32_t n;
+
+		random_state = (k + 1) * UINT64_C(0x9e3779b97f4a7c15);
+		n = runs((enum kind)k, 0, made_of);
+		walk(&m, made_of, n, rules);
+		for (uint32_t i = 0; i < n / 2; i++) {
+			int64_t kept = made_of[i];
+
+			made_of[i] = made_of[n - 1 - i];
+			made_of[n - 1 - i] = kept;
+		}
+		walk(&back, made_of, n, rules);
+		assert_memory_equal(m.band.count, back.band.count, sizeof(back.band.count));
+		assert_memory_equal(m.band.sum, back.band.sum, sizeof(back.band.sum));
+		for (uint32_t i = 0; i < N_HIGHS; i++) {
+			const struct walk *a = &m.w[i], *b = &back.w[i];
+			double e = off(a->refilled + a->drained, b->refilled + b->drained);
+
+			if (a->drains >= FEW)
+				add_error(&all, e, 1, false);
+			if (a->drains >= MANY)
+				add_error(&many, e, 1, false);
+		}
+	}
+	report(name, &all);
+	report("... with 1000 drains and more", &many);
+	assert_true(all.pages[all.n - 1] > 0.02);
+}
+
+static void the_same_record_may_be_of_other_moves(void **state)
+{
+	(void)state;
+	what_no_record_tells(PCPTUNE_RULES_G1, "g1, two walks of one record");
+	what_no_record_tells(PCPTUNE_RULES_G4, "g4, two walks of one record");
 }
 
 /* Nothing is kept that depends on what was asked before. */
@@ -289,7 +369,7 @@ static void a_likeness_has_the_same_swings(void **state)
 
 		random_state = 1 + kind;
 		make(&m, (enum kind)kind, 0, PCPTUNE_RULES_G0);
-		assert_int_equal(likeness_make(&l, &m.band, CALLS, 0), 0);
+		assert_int_equal(likeness_make(&l, &m.band, CALLS, 0, 0, 2000), 0);
 		likeness_play(&l, &at, 0, &v);
 		first = pcptune_band_traffic(&v.band, 32, 0, NULL).drained;
 		for (uint32_t high = 64; high < 5000; high *= 3) {
@@ -306,6 +386,49 @@ static void a_likeness_has_the_same_swings(void **state)
 	}
 }
 
+static double mean_leg(const struct likeness *l)
+{
+	double squares = 0, pages = 0;
+
+	for (uint32_t i = 1; i < l->n; i++) {
+		double leg = fabs((double)(l->x[i] - l->x[i - 1]));
+
+		squares += leg * leg;
+		pages += leg;
+	}
+	return squares / pages;
+}
+
+/*
+ * The more even, the shorter the legs that most pages are on. Where legs were drawn one by one the
+ * record tells how even they were: short ones of much the same length, or a few long ones whole.
+ */
+static void evenness_is_told_by_shuffling(void **state)
+{
+	static const enum kind kinds[] = {SHORT, RARELY_LONG};
+	static const int32_t with[] = {-LIKENESS_ONE, 0, LIKENESS_MOST};
+	static struct made m;
+
+	(void)state;
+	for (uint32_t k = 0; k < 2; k++) {
+		uint64_t disorder[3];
+		double leg[3];
+
+		random_state = 40 + k;
+		make(&m, kinds[k], 0, PCPTUNE_RULES_G4);
+		for (uint32_t i = 0; i < 3; i++) {
+			struct likeness l;
+
+			assert_int_equal(likeness_make(&l, &m.band, CALLS, 0, with[i], CYCLES), 0);
+			assert_int_equal(likeness_disorder(&l, &disorder[i]), 0);
+			leg[i] = mean_leg(&l);
+			likeness_free(&l);
+		}
+		assert_true(leg[0] > 1.1 * leg[1] && leg[1] > 1.1 * leg[2]);
+		assert_true(3 * disorder[kinds[k] == SHORT ? 2 : 0] < disorder[1]);
+	}
+}
+
 /* Many calls that no record shows: batches do not grow, unless it was measured that they do. */
 static void breaks_that_nobody_saw_are_fitted(void **state)
 {
@@ -318,7 +441,7 @@ static void breaks_that_nobody_saw_are_fitted(void **state)
 	(void)state;
 	random_state = 5;
 	make(&m, LONG, 0, PCPTUNE_RULES_G4);
-	assert_int_equal(likeness_make(&l, &m.band, 3 * CALLS, 0), 0);
+	assert_int_equal(likeness_make(&l, &m.band, 3 * CALLS, 0, 0, 2000), 0);
 	assert_true(l.hidden > CALLS / 2);
 	likeness_play(&l, &at, 65536, &all);
 	likeness_play(&l, &at, 0, &none);
@@ -347,7 +470,7 @@ static void a_record_of_nothing_does_no_harm(void **state)
 	assert_int_equal(growth_at(g, &at).loss, BATCH);
 	assert_int_equal(growth_at(g, &at).refill, BATCH);
 	growth_free(g);
-	assert_int_equal(likeness_make(&l, &empty, 100, 0), 0);
+	assert_int_equal(likeness_make(&l, &empty, 100, 0, 0, 2000), 0);
 	likeness_play(&l, &at, 65536, &v);
 	assert_int_equal(v.drains, 0);
 	likeness_free(&l);
@@ -377,8 +500,10 @@ int main(void)
 		cmocka_unit_test(batches_of_g1_are_told_for_other_highs),
 		cmocka_unit_test(batches_of_g4_are_told_for_other_highs),
 		cmocka_unit_test(batches_of_larger_blocks_are_told_for_other_highs),
+		cmocka_unit_test(the_same_record_may_be_of_other_moves),
 		cmocka_unit_test(the_order_of_questions_is_no_matter),
 		cmocka_unit_test(a_likeness_has_the_same_swings),
+		cmocka_unit_test(evenness_is_told_by_shuffling),
 		cmocka_unit_test(breaks_that_nobody_saw_are_fitted),
 		cmocka_unit_test(a_record_of_nothing_does_no_harm),
 		cmocka_unit_test(what_was_not_worked_out_is_known),

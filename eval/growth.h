@@ -4,8 +4,8 @@
  * large refills and drains are, at any `high` and with any settings, for the lists of one CPU.
  *
  * The rules are tried on a likeness of the CPU's walk (likeness.h), and the result is corrected by
- * what was measured at the high that was in force: how much of the breaks in runs that no record
- * shows there were, and what is left by a factor. At that high the result is then what was
+ * what was measured at the high that was in force: how many of the breaks in runs that no record
+ * shows there were, how evenly runs are broken, and what is left by a factor. At that high the result is then what was
  * measured; at others the factor counts by how many drains it was taken from.
  *
  * Any thread; what was tried is kept, a few points an octave, with lines in between. The same

@@ -4,9 +4,10 @@
  *
  * Turning points are a list by next[] while they are put together: a cycle goes into the leg from
  * one to the next. Whatever its amplitude each leg that is left is as long at least, so how many
- * places it has is known from the sums over legs alone, and a Fenwick tree finds one of them. Records with many cycles are thinned out evenly, of those with few several walks
- * are made, one after the other, so that chance matters less. The walk is kept short enough for
- * some milliseconds.
+ * places there are for the next is known from sums over legs alone, and a Fenwick tree finds one.
+ * Records with many cycles are thinned out evenly, of those with few several walks are made, one
+ * after the other, so that chance matters less. The walk is kept short enough for some
+ * milliseconds.
  */
 #include "eval/likeness.h"
 

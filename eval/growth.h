@@ -5,8 +5,9 @@
  *
  * The rules are tried on a likeness of the CPU's walk (likeness.h), and the result is corrected by
  * what was measured at the high that was in force: how many of the breaks in runs that no record
- * shows there were, how evenly runs are broken, and what is left by a factor. At that high the result is then what was
- * measured; at others the factor counts by how many drains it was taken from.
+ * shows there were, how evenly runs are broken, and what is left by a factor. At that high the
+ * result is then what was measured; at others the factor counts by how many drains it was taken
+ * from.
  *
  * Any thread; what was tried is kept, a few points an octave, with lines in between. The same
  * record gives the same numbers, whoever asks first.

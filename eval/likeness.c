@@ -112,7 +112,8 @@ static bool find_place(struct making *m, uint64_t amplitude, uint32_t *ret_at, u
 	}
 	*ret_at = at;
 	*ret_to = amplitude + pick;
-	return at < m->n && *ret_to <= leg_of(m, at);
+	/* of a damaged record sums may be anything */
+	return at < m->n && *ret_to >= amplitude && *ret_to <= leg_of(m, at);
 }
 
 /* Legs of the record that are long enough for what comes from now on. */

@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "eval/grid.h"
 #include "lib/text.h"
@@ -289,7 +290,14 @@ static int check_trace(struct plan *p)
 static int run(struct plan *p)
 {
 	char why[TRACE_WHY] = "";
-	int r, e = grid_trace_open(&p->t, p->a->trace, why);
+	struct stat st;
+	int r, e;
+
+	if (!stat(p->a->trace, &st) && !S_ISREG(st.st_mode))
+		return cli_error("%s: not a file; each run of a policy reads the trace again, so "
+				 "a pipe will not do",
+				 p->a->trace);
+	e = grid_trace_open(&p->t, p->a->trace, why);
 
 	if (e)
 		return cli_error("%s", why);

@@ -142,6 +142,7 @@ static void info_row(struct info *i, const struct trace_row *row, bool level)
 	i->seen[row->cpu] = true;
 }
 
+/* bytes: of the file, 0: it is none. */
 static json_t *info_json(const struct info *i, const char *path, uint64_t bytes, const char *why)
 {
 	json_t *o = json_object(), *orders = json_object();
@@ -152,7 +153,7 @@ static json_t *info_json(const struct info *i, const char *path, uint64_t bytes,
 	if (why)
 		json_object_set_new(o, "error", json_shown(why));
 	json_object_set_new(o, "rows", json_integer((json_int_t)i->rows));
-	json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
+	json_object_set_new(o, "bytes", bytes ? json_integer((json_int_t)bytes) : json_null());
 	json_object_set_new(o, "cpus", json_integer(i->cpus));
 	json_object_set_new(o, "first_ns", json_integer((json_int_t)i->least_ns));
 	json_object_set_new(o, "last_ns", json_integer((json_int_t)i->most_ns));
@@ -174,10 +175,11 @@ static void info_text(const struct info *i, const char *path, uint64_t bytes)
 {
 	char n[4][48];
 
-	printf("%s: %s row%s of %u CPU%s in %s", path, cli_count(i->rows, n[0], sizeof(n[0])),
-	       i->rows == 1 ? "" : "s", i->cpus, i->cpus == 1 ? "" : "s",
-	       text_bytes(bytes, n[1], sizeof(n[1])));
-	if (i->rows)
+	printf("%s: %s row%s of %u CPU%s", path, cli_count(i->rows, n[0], sizeof(n[0])),
+	       i->rows == 1 ? "" : "s", i->cpus, i->cpus == 1 ? "" : "s");
+	if (bytes)
+		printf(" in %s", text_bytes(bytes, n[1], sizeof(n[1])));
+	if (bytes && i->rows)
 		printf(" (%.1f bytes each)", (double)bytes / (double)i->rows);
 	printf("\n");
 	if (!i->rows)

@@ -78,6 +78,26 @@ def a_dash_is_standard_output():
 
 
 @test
+def a_trace_from_a_pipe_is_read_once():
+    src = written(ROWS)
+    assert trace("import", src, src + ".pct").returncode == 0
+
+    def piped(*words):
+        with open(src + ".pct", "rb") as f:
+            cat = spawn(["cat"], stdin=f, stdout=subprocess.PIPE)
+        return run([PCPTUNE, *words], stdin=cat.stdout)
+
+    assert trace("info", src + ".pct", "-j").stdout.count('"bytes":' + str(os.path.getsize(src + ".pct")))
+    r = piped("trace", "info", "/dev/stdin")
+    assert r.returncode == 0 and "4 rows of 3 CPUs\n" in r.stdout, r
+    assert json.loads(piped("trace", "info", "/dev/stdin", "-j").stdout)["bytes"] is None
+    assert piped("trace", "export", "/dev/stdin").stdout == ROWS
+    assert piped("curve", "--trace", "/dev/stdin", "-j").returncode == 0
+    r = piped("eval", "--trace", "/dev/stdin", "--policy", "static", "--policy-path", POLICIES)
+    assert r.returncode == 1 and "a pipe will not do" in r.stderr and not r.stdout, r
+
+
+@test
 def what_is_no_file_stays_what_it_is_and_a_link_a_link():
     d = tmp()
     src, fifo, link, old = (os.path.join(d, n) for n in ("walks.csv", "fifo", "link", "old.pct"))

@@ -52,6 +52,10 @@
  * Unloading. The library stays loaded once it is (its thread and its restartable sequences run in
  * it). A shared object that the archive is linked into must be linked with -z nodelete.
  *
+ * Sanitizers. ThreadSanitizer does not see how a block goes from the thread that freed it to the
+ * one that got it, unless the library is built with it, too (make VARIANT=tsan): it tells of races
+ * that are none. And it ends the child of a fork that starts a thread: set PCPALLOC_AGENT=0.
+ *
  * Errors. The library never ends the process and never writes to standard error. Failures are
  * return values with errno; misuse goes to the callback of pcpa_set_error_callback().
  */
@@ -97,7 +101,8 @@ PCPA_API PCPA_HOT void *pcpa_alloc(unsigned order);
  * not ours, or not aligned to its order, is reported through the error callback and otherwise
  * ignored. A block that is freed twice, with another order, or from its middle is noticed at once
  * with PCPALLOC_CHECK=1 or lists that are locked; else when it reaches the zone, and the report
- * comes from whoever brings it there, with no caller. errno is kept.
+ * comes from whoever brings it there, with no caller. So does that of two threads which freed it at
+ * the same moment, with any lists. errno is kept.
  */
 PCPA_API PCPA_HOT void pcpa_free(void *block, unsigned order);
 

@@ -151,11 +151,13 @@ static inline struct pcpa_page *pcpa_locked_page(const struct pcpa_zone *z, cons
 						 unsigned order)
 {
 	uintptr_t at = (uintptr_t)block - z->base;
-	struct pcpa_page *page = &z->pages[at >> PCPTUNE_PAGE_SHIFT];
+	struct pcpa_page *page;
 
 	if (at >= (uintptr_t)z->n_pages << PCPTUNE_PAGE_SHIFT ||
-	    at & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1) ||
-	    __atomic_load_n(&page->tag, __ATOMIC_ACQUIRE) != pcpa_tag(PCPA_IN_USE, order) ||
+	    at & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1))
+		return NULL;
+	page = &z->pages[at >> PCPTUNE_PAGE_SHIFT];
+	if (__atomic_load_n(&page->tag, __ATOMIC_ACQUIRE) != pcpa_tag(PCPA_IN_USE, order) ||
 	    pcpa_get(&z->state))
 		return NULL;
 	return page;

@@ -466,7 +466,7 @@ static int decide(void *state, const struct pcptune_shape *shape, const int64_t 
 const struct pcptune_policy pcptune_policy_v1 = {
 	PCPTUNE_POLICY_SIZES,
 	.name = "knee",
-	.version = "1.0",
+	.version = "1.1",
 	.summary = "one budget: by records, where a page more saves as much on every CPU",
 	.params = params,
 	.n_params = N_PARAMS,

@@ -63,6 +63,7 @@ def child_processes_take_part():
 
 @test
 def settings_that_mean_nothing_are_told_before_the_program_runs():
+    requires_release()
     for verb in (("run", "--quiet", "--private"), ("record", "-o", os.path.join(tmp(), "t.pct"))):
         r = run([PCPTUNE, *verb, "--", "sh", "-c", "echo here"],
                 env={"XDG_RUNTIME_DIR": runtime_dir(), "PCPALLOC_HIGH": "0", "PCPALLOC_RULES": "g6",

@@ -3,8 +3,6 @@
  * The table, and the pass before the lock. The pass under it is pcpa_depot_give(), which takes page
  * numbers where it is given them and looks into the ring otherwise.
  */
-#include <string.h>
-
 #include "allocator/bulk_free.h"
 
 const struct pcpa_bulk_free_row pcpa_bulk_frees[PCPA_BULK_FREES] = {
@@ -12,14 +10,6 @@ const struct pcpa_bulk_free_row pcpa_bulk_frees[PCPA_BULK_FREES] = {
 	[PCPA_BULK_PREFETCH] = {"prefetch", 2018, "pick outside the lock, prefetch the buddies"},
 	[PCPA_BULK_DROP_THROUGH] = {"drop-through", 2022, "one pass under the lock"},
 };
-
-enum pcpa_bulk_free pcpa_bulk_free_parse(const char *name)
-{
-	for (unsigned way = 0; name && way < PCPA_BULK_FREES; way++)
-		if (!strcmp(name, pcpa_bulk_frees[way].name))
-			return (enum pcpa_bulk_free)way;
-	return PCPA_BULK_FREE_DEFAULT;
-}
 
 /* Both are written: the block's tag, and the links of the buddy that it merges with. */
 static void call_in(const struct pcpa_zone *z, uint32_t pfn, unsigned order)

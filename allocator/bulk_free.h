@@ -41,9 +41,6 @@ struct pcpa_bulk_free_row {
 
 extern const struct pcpa_bulk_free_row pcpa_bulk_frees[PCPA_BULK_FREES];
 
-/* The id of a name; PCPA_BULK_FREE_DEFAULT for NULL and for names that there are not. */
-enum pcpa_bulk_free pcpa_bulk_free_parse(const char *name);
-
 /*
  * Before the zone lock: picks n blocks, if this way does so, into numbers[PCPA_PICKED], of which
  * `used` are taken already. `from` points to them then. Returns how many are taken now.

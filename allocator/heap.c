@@ -60,15 +60,9 @@ void pcpa_heap_is_preload(void)
 
 /* ---- environment ---- */
 
-/* What is left out, or means nothing, is `otherwise`. */
 static uint64_t option(enum pcptune_setting_id id, uint64_t otherwise)
 {
-	const char *text = secure_getenv(pcptune_settings[id].name);
-	uint64_t value = otherwise;
-
-	if (text)
-		pcptune_setting_parse(id, text, &value);
-	return value;
+	return pcptune_setting_or(id, secure_getenv(pcptune_settings[id].name), otherwise);
 }
 
 static char refused[256]; /* written once, before `ready` */

@@ -60,12 +60,7 @@ static size_t pages_of(size_t size)
 
 static size_t setting(enum pcptune_setting_id id, size_t def)
 {
-	const char *text = getenv(pcptune_settings[id].name);
-	uint64_t v = def;
-
-	if (text)
-		pcptune_setting_parse(id, text, &v);
-	return v;
+	return pcptune_setting_or(id, getenv(pcptune_settings[id].name), def);
 }
 
 /* Of the sizes that are ours, those that the fast path serves, or none. */

@@ -128,6 +128,17 @@ static inline bool pcptune_setting_parse(enum pcptune_setting_id id, const char 
 	return false;
 }
 
+/* The same, or `otherwise` where nothing is said (NULL) or it means nothing. */
+static inline uint64_t pcptune_setting_or(enum pcptune_setting_id id, const char *text,
+					  uint64_t otherwise)
+{
+	uint64_t value = otherwise;
+
+	if (text)
+		pcptune_setting_parse(id, text, &value);
+	return value;
+}
+
 /* The row of "NAME=value"; PCPTUNE_SETTINGS: there is none. */
 static inline enum pcptune_setting_id pcptune_setting_find(const char *entry)
 {

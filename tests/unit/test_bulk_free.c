@@ -11,6 +11,8 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include <pcptune/settings.h>
+
 #include "allocator/bulk_free.h"
 #include "allocator/pcp.h"
 #include "tests/unit/random.h"
@@ -174,6 +176,11 @@ static void wrong_blocks(void **state)
 	assert_int_equal(outcome->bad, outcome->sections);
 }
 
+static uint64_t parsed(const char *text)
+{
+	return pcptune_setting_or(PCPTUNE_SET_BULK_FREE, text, PCPA_BULK_FREE_DEFAULT);
+}
+
 static void names(void **state)
 {
 	(void)state;
@@ -181,11 +188,11 @@ static void names(void **state)
 		const struct pcpa_bulk_free_row *row = &pcpa_bulk_frees[way];
 
 		assert_true(row->year >= 2018 && row->year <= 2022 && *row->idea);
-		assert_int_equal(pcpa_bulk_free_parse(row->name), way);
+		assert_int_equal(parsed(row->name), way);
 	}
-	assert_int_equal(pcpa_bulk_free_parse(NULL), PCPA_BULK_FREE_DEFAULT);
-	assert_int_equal(pcpa_bulk_free_parse("one-pass"), PCPA_BULK_FREE_DEFAULT);
-	assert_int_equal(pcpa_bulk_free_parse(""), PCPA_BULK_FREE_DEFAULT);
+	assert_int_equal(parsed(NULL), PCPA_BULK_FREE_DEFAULT);
+	assert_int_equal(parsed("one-pass"), PCPA_BULK_FREE_DEFAULT);
+	assert_int_equal(parsed(""), PCPA_BULK_FREE_DEFAULT);
 }
 
 static int set_up(void **state)

@@ -310,7 +310,7 @@ static inline struct pcpa_zone *check_block(const void *block, unsigned order, c
 	struct pcpa_zone *z = NULL;
 	const char *what = "order is above PCPA_MAX_ORDER";
 	uint32_t pfn;
-	uint16_t tag;
+	unsigned place;
 
 	if (order > PCPA_MAX_ORDER)
 		goto bad;
@@ -323,12 +323,14 @@ static inline struct pcpa_zone *check_block(const void *block, unsigned order, c
 	if (((uintptr_t)block - z->base) & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1))
 		goto bad;
 	pfn = pcpa_page_number(z, block);
-	tag = pcpa_tag_get(z, pfn);
-	if (__builtin_expect(tag == pcpa_tag(PCPA_IN_USE, order), 1))
+	if (__builtin_expect(pcpa_is_out(z, pfn, order), 1))
 		return z;
-	what = tag >> 8 == PCPA_IN_USE	    ? "order is not that of the allocation"
-	       : tag >> 8 == PCPA_LISTED    ? "block was freed before"
-	       : tag >> 8 == PCPA_PUT_OFF   ? "block was freed before"
+	place = pcpa_tag_get(z, pfn) >> 8;
+	if (place == PCPA_IN_USE && pcpa_get(&z->pages[pfn].listed))
+		place = PCPA_LISTED;
+	what = place == PCPA_IN_USE	    ? "order is not that of the allocation"
+	       : place == PCPA_LISTED	    ? "block was freed before"
+	       : place == PCPA_PUT_OFF	    ? "block was freed before"
 	       : pfn >= pcpa_get(&z->grown) ? "address was never allocated"
 					    : "address is in the zone, or inside another block";
 bad:
@@ -371,8 +373,7 @@ static inline const struct pcpa_zone *zone_of_block(const void *block, unsigned 
 	const struct pcpa_zone *z = pcpa_heap_zone_of(block);
 
 	return z && !(((uintptr_t)block - z->base) & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1)) &&
-			       pcpa_tag_get(z, pcpa_page_number(z, block)) ==
-				       pcpa_tag(PCPA_IN_USE, order)
+			       pcpa_is_out(z, pcpa_page_number(z, block), order)
 		       ? z
 		       : NULL;
 }
@@ -540,8 +541,7 @@ static struct pcpa_zone *check_row(char *block, size_t pages, const void *caller
 	pfn = pcpa_page_number(z, block);
 	for (size_t at = (size_t)1 << order; at < pages; at += (size_t)1 << order) {
 		order = pcpa_piece_order(at, pages);
-		if ((pfn + at >= z->n_pages ||
-		     pcpa_tag_get(z, pfn + (uint32_t)at) != pcpa_tag(PCPA_IN_USE, order)) &&
+		if ((pfn + at >= z->n_pages || !pcpa_is_out(z, pfn + (uint32_t)at, order)) &&
 		    !check_block(block + at * PCPA_PAGE_SIZE, order, caller))
 			return NULL;
 	}

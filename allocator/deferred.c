@@ -19,7 +19,8 @@ void pcpa_deferred_push(void *block, unsigned order)
 	uint16_t tag = pcpa_tag(PCPA_IN_USE, order);
 	uint64_t first = __atomic_load_n(&stack, __ATOMIC_RELAXED);
 
-	if (!__atomic_compare_exchange_n(&p->tag, &tag, pcpa_tag(PCPA_PUT_OFF, order), false,
+	if (pcpa_get(&p->listed) ||
+	    !__atomic_compare_exchange_n(&p->tag, &tag, pcpa_tag(PCPA_PUT_OFF, order), false,
 					 __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
 		pcpa_report("block was freed before", block, order, NULL);
 		return;

@@ -185,37 +185,35 @@ static inline uintptr_t descriptors(const struct pcpa_zone *z)
 	return (uintptr_t)z->pages - (z->base >> PAGE_TO_DESCRIPTOR);
 }
 
-static inline uint16_t *tag_at(uintptr_t descriptors_at, uint64_t block)
+static inline struct pcpa_page *descriptor_of(uintptr_t descriptors_at, uint64_t block)
 {
-	uintptr_t page = descriptors_at + (block >> PAGE_TO_DESCRIPTOR);
-
-	return &((struct pcpa_page *)page)->tag;
+	return (struct pcpa_page *)(descriptors_at + (block >> PAGE_TO_DESCRIPTOR));
 }
 
-static inline void fetch_one(uintptr_t pages, uint64_t block, uint64_t *to, uint16_t tag)
+static inline void fetch_one(uintptr_t pages, uint64_t block, uint64_t *to, uint32_t mark)
 {
 	*to = block;
-	__atomic_store_n(tag_at(pages, block), tag, __ATOMIC_RELEASE);
+	__atomic_store_n(&descriptor_of(pages, block)->mark, mark, __ATOMIC_RELEASE);
 }
 
 /* Neither begins anew within these. Four at a time, since this is what long refills cost. */
 static void fetch_straight(uintptr_t pages, const uint64_t *from, uint64_t *to, size_t n,
-			   uint16_t tag)
+			   uint32_t mark)
 {
 	size_t i = 0;
 
 	for (; i + 4 <= n; i += 4) {
-		fetch_one(pages, from[i], &to[i], tag);
-		fetch_one(pages, from[i + 1], &to[i + 1], tag);
-		fetch_one(pages, from[i + 2], &to[i + 2], tag);
-		fetch_one(pages, from[i + 3], &to[i + 3], tag);
+		fetch_one(pages, from[i], &to[i], mark);
+		fetch_one(pages, from[i + 1], &to[i + 1], mark);
+		fetch_one(pages, from[i + 2], &to[i + 2], mark);
+		fetch_one(pages, from[i + 3], &to[i + 3], mark);
 	}
 	for (; i < n; i++)
-		fetch_one(pages, from[i], &to[i], tag);
+		fetch_one(pages, from[i], &to[i], mark);
 }
 
 static void fetch_claimed(struct pcpa_zone *z, uint32_t n, const struct pcpa_places *to,
-			  const struct pcpa_claim *claim, uint16_t tag)
+			  const struct pcpa_claim *claim, uint32_t mark)
 {
 	uint32_t rest = claim->n - 1, from = claim->from, at = to->at + n - claim->n, m;
 	uintptr_t pages = descriptors(z);
@@ -223,9 +221,9 @@ static void fetch_claimed(struct pcpa_zone *z, uint32_t n, const struct pcpa_pla
 	for (; rest; rest -= m, from += m, at += m) {
 		m = straight(at, to->mask, straight(from, claim->mask, rest));
 		fetch_straight(pages, &claim->block[from & claim->mask], &to->ring[at & to->mask],
-			       m, tag);
+			       m, mark);
 	}
-	fetch_straight(pages, &claim->block[from & claim->mask], place_of(to, n - 1, n), 1, tag);
+	fetch_straight(pages, &claim->block[from & claim->mask], place_of(to, n - 1, n), 1, mark);
 }
 
 void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
@@ -233,11 +231,11 @@ void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t 
 		      enum pcpa_place place)
 {
 	if (claim->n)
-		fetch_claimed(z, n, to, claim, pcpa_tag(place, order));
+		fetch_claimed(z, n, to, claim, pcpa_mark(place, order));
 	for (uint32_t i = n - got; i < n - claim->n; i++) {
 		const void *block = (const void *)(uintptr_t)*place_of(to, i, n);
 
-		pcpa_tag_set(z, pcpa_page_number(z, block), place, order);
+		pcpa_hand_out(z, pcpa_page_number(z, block), place, order);
 	}
 }
 
@@ -322,9 +320,9 @@ static inline uint32_t number_at(const struct pcpa_zone *z, const struct pcpa_pl
 }
 
 /* False: remembered as a wrong free. */
-static inline bool is_sound(struct pcpa_zone *z, uint32_t pfn, unsigned order, uint16_t tag)
+static inline bool is_sound(struct pcpa_zone *z, uint32_t pfn, unsigned order, uint32_t mark)
 {
-	if (__builtin_expect(pcpa_tag_get(z, pfn) == tag, 1))
+	if (__builtin_expect((pcpa_get(&z->pages[pfn].mark) & PCPA_MARK_PLACE) == mark, 1))
 		return true;
 	pcpa_zone_keep_bad(z, pcpa_page_address(z, pfn), order);
 	return false;
@@ -336,13 +334,13 @@ struct pushing {
 	struct stack *s;
 	uint32_t top;
 	unsigned order;
-	uint16_t tag;
+	uint32_t mark;
 };
 
 static void push_picked(struct pushing *p, const uint32_t *pfn, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		if (!is_sound(p->z, pfn[i], p->order, p->tag))
+		if (!is_sound(p->z, pfn[i], p->order, p->mark))
 			continue;
 		pcpa_tag_set(p->z, pfn[i], PCPA_IN_DEPOT, p->order);
 		p->s->block[p->top++ & p->s->mask] = (uintptr_t)pcpa_page_address(p->z, pfn[i]);
@@ -350,35 +348,35 @@ static void push_picked(struct pushing *p, const uint32_t *pfn, uint32_t n)
 }
 
 /* False: it is not what it should be. */
-static inline bool push_one(uintptr_t pages, uint64_t block, uint64_t *to, uint16_t tag,
+static inline bool push_one(uintptr_t pages, uint64_t block, uint64_t *to, uint32_t mark,
 			    uint16_t in_depot)
 {
-	uint16_t *at = tag_at(pages, block);
+	struct pcpa_page *page = descriptor_of(pages, block);
 
-	if (__builtin_expect(pcpa_get(at) != tag, 0))
+	if (__builtin_expect((pcpa_get(&page->mark) & PCPA_MARK_PLACE) != mark, 0))
 		return false;
 	*to = block;
-	__atomic_store_n(at, in_depot, __ATOMIC_RELEASE);
+	__atomic_store_n(&page->tag, in_depot, __ATOMIC_RELEASE);
 	return true;
 }
 
 /* Up to the first that is not sound; returns their number. Four at a time, as above. */
 static size_t push_sound(uintptr_t pages, const uint64_t *from, uint64_t *to, size_t n,
-			 uint16_t tag, uint16_t in_depot)
+			 uint32_t mark, uint16_t in_depot)
 {
 	size_t i = 0;
 
 	for (; i + 4 <= n; i += 4) {
-		if (!push_one(pages, from[i], &to[i], tag, in_depot))
+		if (!push_one(pages, from[i], &to[i], mark, in_depot))
 			return i;
-		if (!push_one(pages, from[i + 1], &to[i + 1], tag, in_depot))
+		if (!push_one(pages, from[i + 1], &to[i + 1], mark, in_depot))
 			return i + 1;
-		if (!push_one(pages, from[i + 2], &to[i + 2], tag, in_depot))
+		if (!push_one(pages, from[i + 2], &to[i + 2], mark, in_depot))
 			return i + 2;
-		if (!push_one(pages, from[i + 3], &to[i + 3], tag, in_depot))
+		if (!push_one(pages, from[i + 3], &to[i + 3], mark, in_depot))
 			return i + 3;
 	}
-	while (i < n && push_one(pages, from[i], &to[i], tag, in_depot))
+	while (i < n && push_one(pages, from[i], &to[i], mark, in_depot))
 		i++;
 	return i;
 }
@@ -389,7 +387,7 @@ static void push_straight(struct pushing *p, const uint64_t *from, uint32_t n)
 	uint64_t *to = &p->s->block[p->top & p->s->mask];
 
 	for (uint32_t m; n; n -= m, from += m) {
-		m = (uint32_t)push_sound(descriptors(p->z), from, to, n, p->tag,
+		m = (uint32_t)push_sound(descriptors(p->z), from, to, n, p->mark,
 					 pcpa_tag(PCPA_IN_DEPOT, p->order));
 		p->top += m;
 		to += m;
@@ -399,10 +397,10 @@ static void push_straight(struct pushing *p, const uint64_t *from, uint32_t n)
 }
 
 /* Places [i, end), for which there is room. */
-static void push_all(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,
+static void push_all(struct pcpa_zone *z, struct stack *s, unsigned order, uint32_t mark,
 		     const struct pcpa_places *from, uint32_t i, uint32_t end)
 {
-	struct pushing p = {z, s, s->bottom + s->n, order, tag};
+	struct pushing p = {z, s, s->bottom + s->n, order, mark};
 	uint32_t picked = end < from->n_picked ? end : from->n_picked, m;
 
 	if (i < picked) {
@@ -418,7 +416,7 @@ static void push_all(struct pcpa_zone *z, struct stack *s, unsigned order, uint1
 	pcpa_put(&s->n, p.top - s->bottom);
 }
 
-static uint64_t store(struct pcpa_zone *z, struct stack *s, unsigned order, uint16_t tag,
+static uint64_t store(struct pcpa_zone *z, struct stack *s, unsigned order, uint32_t mark,
 		      const struct pcpa_places *from, uint32_t n)
 {
 	uint32_t bad = z->n_bad;
@@ -431,12 +429,12 @@ static uint64_t store(struct pcpa_zone *z, struct stack *s, unsigned order, uint
 		m = s->limit - s->n;
 		if (m > n - i)
 			m = n - i;
-		push_all(z, s, order, tag, from, i, i + m);
+		push_all(z, s, order, mark, from, i, i + m);
 	}
 	return n - (z->n_bad - bad);
 }
 
-static uint64_t give_merged(struct pcpa_zone *z, unsigned order, uint16_t tag,
+static uint64_t give_merged(struct pcpa_zone *z, unsigned order, uint32_t mark,
 			    const struct pcpa_places *from, uint32_t n)
 {
 	struct run r = {0, 0};
@@ -447,7 +445,7 @@ static uint64_t give_merged(struct pcpa_zone *z, unsigned order, uint16_t tag,
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t pfn = number_at(z, from, i);
 
-		if (!is_sound(z, pfn, order, tag))
+		if (!is_sound(z, pfn, order, mark))
 			continue;
 		run_add(z, &r, pfn, order);
 		good++;
@@ -460,7 +458,7 @@ uint64_t pcpa_depot_give(struct pcpa_zone *z, uint32_t slot, unsigned order, uin
 			 const struct pcpa_places *from, enum pcpa_place place)
 {
 	struct stack *front = NULL;
-	uint16_t tag = pcpa_tag(place, order);
+	uint32_t mark = pcpa_mark(place, order);
 	uint64_t pages;
 
 	if (z->depot && order < PCPA_DEPOT_ORDERS && slot != PCPA_NO_FRONT && !z->state) {
@@ -469,9 +467,9 @@ uint64_t pcpa_depot_give(struct pcpa_zone *z, uint32_t slot, unsigned order, uin
 			bound(front, PCPA_FRONT_PAGES, order, z->depot->front_pages);
 	}
 	if (front && front->limit)
-		pages = store(z, front, order, tag, from, n) << order;
+		pages = store(z, front, order, mark, from, n) << order;
 	else
-		pages = give_merged(z, order, tag, from, n) << order;
+		pages = give_merged(z, order, mark, from, n) << order;
 	z->free_pages += pages;
 	return pages;
 }

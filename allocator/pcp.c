@@ -521,7 +521,7 @@ void pcpa_pcp_free(struct pcpa_zone *z, uint32_t slot, unsigned order, void *blo
 
 static inline bool is_out(const struct pcpa_zone *z, const void *block, unsigned order)
 {
-	return pcpa_tag_get(z, pcpa_page_number(z, block)) == pcpa_tag(PCPA_IN_USE, order);
+	return pcpa_is_out(z, pcpa_page_number(z, block), order);
 }
 
 size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, size_t n,
@@ -558,7 +558,7 @@ size_t pcpa_pcp_free_bulk(struct pcpa_zone *z, uint32_t slot, unsigned order, si
 
 const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uint32_t mark)
 {
-	/* sections write no tags: their blocks are as those in use */
+	/* sections mark no blocks: theirs are as those in use */
 	enum pcpa_place place = pcpa_by_sections(b) ? PCPA_IN_USE : PCPA_LISTED;
 	uint64_t pages = 0;
 
@@ -578,7 +578,8 @@ const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uin
 			uint32_t pfn = pcpa_page_number(z, block);
 
 			if (!pcpa_zone_has(z, block) || pfn >= z->grown ||
-			    pcpa_tag_get(z, pfn) != pcpa_tag(place, pcpa_list_orders[i]))
+			    (z->pages[pfn].mark & PCPA_MARK_PLACE) !=
+				    pcpa_mark(place, pcpa_list_orders[i]))
 				return "a block on a list is not marked so";
 			if (z->pages[pfn].stamp == mark)
 				return "a block is on the lists twice";

@@ -61,7 +61,7 @@ static uint64_t give_one(struct pcpa_zone *z, struct pcptune_cpu_block *b, void 
 
 	if (!pcpa_rows_order(order))
 		return pcpa_depot_give(z, PCPA_NO_FRONT, order, 1, &from, PCPA_IN_USE);
-	if (pcpa_tag_get(z, pfn) != pcpa_tag(PCPA_IN_USE, order)) {
+	if (!pcpa_is_out(z, pfn, order)) {
 		pcpa_zone_keep_bad(z, block, order);
 		return 0;
 	}
@@ -103,9 +103,7 @@ static bool is_row(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end)
 	unsigned first = pcpa_piece_order(at, end);
 
 	for (size_t i = at; i < end; i += (size_t)1 << pcpa_piece_order(i, end)) {
-		uint16_t tag = pcpa_tag(PCPA_IN_USE, pcpa_piece_order(i, end));
-
-		if (pcpa_tag_get(z, pfn + (uint32_t)i) == tag)
+		if (pcpa_is_out(z, pfn + (uint32_t)i, pcpa_piece_order(i, end)))
 			continue;
 		pcpa_zone_keep_bad(z, pcpa_page_address(z, pfn + (uint32_t)at), first);
 		pcpa_count(&z->ctr->alloc_direct, end - at - ((size_t)1 << first));

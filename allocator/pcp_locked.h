@@ -56,7 +56,7 @@ static inline void pcpa_locked_push(struct pcptune_cpu_block *b, unsigned list, 
 	uint64_t word = pcpa_get(&l->word);
 
 	pcpa_pcp_uses(b, list);
-	__atomic_store_n(&page->tag, pcpa_tag(PCPA_LISTED, order), __ATOMIC_RELEASE);
+	__atomic_store_n(&page->listed, 1, __ATOMIC_RELEASE);
 	*pcpa_list_slot(l, word) = (uintptr_t)block;
 	pcpa_publish(&l->word, word + PCPTUNE_WORD_PUSH);
 	pcpa_put(&b->pcp.pages, pcpa_get(&b->pcp.pages) + (1u << order));
@@ -64,20 +64,21 @@ static inline void pcpa_locked_push(struct pcptune_cpu_block *b, unsigned list, 
 
 /*
  * NULL, and nothing was done: the block on top was freed by two threads at once, came onto two
- * lists, and has left by the other.
+ * lists, and has left by the other; or was in the zone before it came onto this one.
  */
 static inline void *pcpa_locked_pop(struct pcptune_cpu_block *b, unsigned list, unsigned order)
 {
 	struct pcptune_list *l = &b->list[list];
 	uint64_t word = pcpa_get(&l->word), block = *pcpa_list_slot(l, word - 1);
 	struct pcpa_page *pages = (struct pcpa_page *)(uintptr_t)l->pages;
-	uint16_t *tag = &pages[(block - l->base) >> PCPTUNE_PAGE_SHIFT].tag;
+	struct pcpa_page *page = &pages[(block - l->base) >> PCPTUNE_PAGE_SHIFT];
+	uint32_t mark = pcpa_get(&page->mark) & PCPA_MARK_PLACE;
 
-	if (__builtin_expect(pcpa_get(tag) != pcpa_tag(PCPA_LISTED, order), 0))
+	if (__builtin_expect(mark != pcpa_mark(PCPA_LISTED, order), 0))
 		return NULL;
 	pcpa_publish(&l->word, word + PCPTUNE_WORD_POP);
 	pcpa_put(&b->pcp.pages, pcpa_get(&b->pcp.pages) - (1u << order));
-	__atomic_store_n(tag, pcpa_tag(PCPA_IN_USE, order), __ATOMIC_RELEASE);
+	__atomic_store_n(&page->listed, 0, __ATOMIC_RELEASE);
 	return (void *)(uintptr_t)block;
 }
 
@@ -157,8 +158,7 @@ static inline struct pcpa_page *pcpa_locked_page(const struct pcpa_zone *z, cons
 	    at & (((uintptr_t)PCPA_PAGE_SIZE << order) - 1))
 		return NULL;
 	page = &z->pages[at >> PCPTUNE_PAGE_SHIFT];
-	if (__atomic_load_n(&page->tag, __ATOMIC_ACQUIRE) != pcpa_tag(PCPA_IN_USE, order) ||
-	    pcpa_get(&z->state))
+	if (!pcpa_page_is_out(page, order) || pcpa_get(&z->state))
 		return NULL;
 	return page;
 }

@@ -101,8 +101,7 @@ void pcpa_sections_end(struct pcpa_zone *z, struct pcptune_cpu_block *b)
 			void *block = (void *)(uintptr_t)*pcpa_ring_slot(
 				l, (uint64_t)(pcpa_get(&l->tail) + k));
 
-			pcpa_tag_set(z, pcpa_page_number(z, block), PCPA_LISTED,
-				     pcpa_list_orders[i]);
+			pcpa_put(&z->pages[pcpa_page_number(z, block)].listed, 1);
 		}
 		l->reserved = 0;
 	}

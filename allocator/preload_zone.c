@@ -299,10 +299,11 @@ static void make_all_lengths(void)
  */
 static uint32_t order_at(const struct pcpa_zone *z, uint32_t pfn)
 {
+	const struct pcpa_page *page = &z->pages[pfn];
 	/* any other tag turns into an order above all */
 	uint32_t order = (uint32_t)pcpa_tag_get(z, pfn) - pcpa_tag(PCPA_IN_USE, 0);
 
-	return pcpa_get(&z->pages[pfn].kind) == PCPA_ROW ? UINT32_MAX : order;
+	return pcpa_get(&page->kind) == PCPA_ROW || pcpa_get(&page->listed) ? UINT32_MAX : order;
 }
 
 /* Pages of the block that begins at p; 0: none does. */
@@ -328,7 +329,7 @@ size_t preload_zone_size(const void *p)
 }
 
 /* The blocks of pages [at, end) of what begins at pfn. */
-static void mark_blocks(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end, uint16_t kind)
+static void mark_blocks(struct pcpa_zone *z, uint32_t pfn, size_t at, size_t end, uint8_t kind)
 {
 	while (at < end) {
 		struct pcpa_page *page = &z->pages[pfn + at];
@@ -532,7 +533,7 @@ static void make_border(struct pcpa_zone *z, uint32_t first, uint32_t at)
 		while (pfn + (1u << order) > first + at) {
 			order--;
 			/* the upper half first: no page is ever the second half of nothing */
-			pcpa_tag_set(z, pfn + (1u << order), PCPA_IN_USE, order);
+			pcpa_hand_out(z, pfn + (1u << order), PCPA_IN_USE, order);
 			pcpa_tag_set(z, pfn, PCPA_IN_USE, order);
 		}
 		pfn += 1u << order;

@@ -51,7 +51,7 @@ static inline void tag_blocks(struct pcpa_zone *z, uint32_t pfn, uint32_t pages,
 {
 	for (uint32_t at = pfn, order; at < pfn + pages; at += 1u << order) {
 		order = pcpa_tag_get(z, at) & 0xff;
-		pcpa_tag_set(z, at, place, place == PCPA_NOWHERE ? 0 : order);
+		pcpa_hand_out(z, at, place, place == PCPA_NOWHERE ? 0 : order);
 	}
 }
 

@@ -34,7 +34,7 @@ static void list_add(struct pcpa_zone *z, uint32_t pfn, unsigned order, enum pcp
 
 	p->prev = 0;
 	p->next = first;
-	p->kind = (uint16_t)kind;
+	p->kind = (uint8_t)kind;
 	p->stamp = z->tick;
 	if (first)
 		z->pages[first - 1].prev = pfn + 1;
@@ -154,7 +154,7 @@ uint32_t pcpa_zone_take(struct pcpa_zone *z, unsigned order, enum pcpa_place pla
 		list_add(z, pfn + (1u << o), o, kind);
 	}
 	z->free_pages -= 1u << order;
-	pcpa_tag_set(z, pfn, place, order);
+	pcpa_hand_out(z, pfn, place, order);
 	return pfn;
 }
 
@@ -193,7 +193,7 @@ uint32_t pcpa_zone_take_row(struct pcpa_zone *z, unsigned order, uint32_t pages)
 	put_rest(z, pfn + pages, pfn + (1u << o), kind);
 	for (; at < pages; at += 1u << piece) {
 		piece = pcpa_piece_order(at, pages);
-		pcpa_tag_set(z, pfn + at, PCPA_IN_USE, piece);
+		pcpa_hand_out(z, pfn + at, PCPA_IN_USE, piece);
 	}
 	z->free_pages -= pages;
 	return pfn;
@@ -503,6 +503,8 @@ static const char *check_tags(const struct pcpa_zone *z, uint64_t sum[PCPA_PLACE
 			return "a page belongs to no block";
 		if (pfn & ((1u << order) - 1))
 			return "a block is not aligned to its size";
+		if (place == PCPA_IN_USE && z->pages[pfn].listed)
+			place = PCPA_LISTED;
 		sum[place] += 1u << order;
 		pfn += 1u << order;
 	}

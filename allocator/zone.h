@@ -34,7 +34,7 @@ enum pcpa_place {
 	PCPA_NOWHERE,
 	PCPA_FREE,
 	PCPA_IN_USE,
-	PCPA_LISTED,
+	PCPA_LISTED, /* as in use, and on a locked list: never in a tag (struct pcpa_page) */
 	PCPA_RETURNING,
 	PCPA_IN_DEPOT,
 	PCPA_PUT_OFF, /* freed below a signal handler, and counted as in use until it is done */
@@ -49,14 +49,30 @@ enum pcpa_kind { PCPA_BACKED, PCPA_BARE, PCPA_KINDS };
 
 enum pcpa_path { PCPA_PATH_ALLOC, PCPA_PATH_FREE, PCPA_PATH_AGENT };
 
+/*
+ * The tag of a block belongs to the zone: it is written under the zone lock, or by whom the zone
+ * has given the block to. Whoever frees a block looks at it without the lock, and two threads that
+ * free the same block at once may both find it in use; by the time that the second puts it onto its
+ * list the first may have drained it to the zone. So a list that marks its blocks has a byte of its
+ * own for it, which says something about a block in use alone, and which whoever hands out a block
+ * sets anew. Then what comes too late to a list is on it twice, or not in use, and is noticed when
+ * it leaves; what the zone keeps is never touched.
+ */
 struct pcpa_page {
 	uint32_t prev; /* page number + 1 in its free list, 0: none; put off: see deferred.c */
 	uint32_t next;
-	uint16_t tag;	/* place << 8 | order */
-	uint16_t kind;	/* of a free block; else PCPA_BACKED, or PCPA_ROW */
+	union {
+		struct {
+			uint16_t tag;	/* place << 8 | order */
+			uint8_t kind;	/* of a free block; else PCPA_BACKED, or PCPA_ROW */
+			uint8_t listed; /* of a block in use: it is on a locked list */
+		};
+		uint32_t mark; /* all three, as they follow each other in memory */
+	};
 	uint32_t stamp; /* free: tick at which it became so; listed: number of the last audit */
 };
 _Static_assert(sizeof(struct pcpa_page) == 16, "16 bytes a page");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "mark is tag, kind, listed");
 
 struct pcpa_zone {
 	/* what every hold writes: one line, which goes from CPU to CPU with the lock */
@@ -109,6 +125,16 @@ static inline uint16_t pcpa_tag(enum pcpa_place place, unsigned order)
 	return (uint16_t)((unsigned)place << 8 | order);
 }
 
+/* The mark of a block of kind PCPA_BACKED; what counts of one whose kind does not matter. */
+#define PCPA_MARK_LISTED (UINT32_C(1) << 24)
+#define PCPA_MARK_PLACE	 (PCPA_MARK_LISTED | 0xffff)
+
+static inline uint32_t pcpa_mark(enum pcpa_place place, unsigned order)
+{
+	return place == PCPA_LISTED ? pcpa_tag(PCPA_IN_USE, order) | PCPA_MARK_LISTED
+				    : pcpa_tag(place, order);
+}
+
 static inline void pcpa_tag_set(struct pcpa_zone *z, uint32_t pfn, enum pcpa_place p,
 				unsigned order)
 {
@@ -118,6 +144,28 @@ static inline void pcpa_tag_set(struct pcpa_zone *z, uint32_t pfn, enum pcpa_pla
 static inline uint16_t pcpa_tag_get(const struct pcpa_zone *z, uint32_t pfn)
 {
 	return __atomic_load_n(&z->pages[pfn].tag, __ATOMIC_ACQUIRE);
+}
+
+/* The page is on its way out of the zone, to be in use or on a list: by whom it was given to. */
+static inline void pcpa_hand_out(struct pcpa_zone *z, uint32_t pfn, enum pcpa_place p,
+				 unsigned order)
+{
+	__atomic_store_n(&z->pages[pfn].mark, pcpa_mark(p, order), __ATOMIC_RELEASE);
+}
+
+/*
+ * At a page begins a block of that order that is in use, and not on a locked list. Two loads, since
+ * one of both would have to wait for a byte that was just stored.
+ */
+static inline bool pcpa_page_is_out(const struct pcpa_page *page, unsigned order)
+{
+	return __atomic_load_n(&page->tag, __ATOMIC_ACQUIRE) == pcpa_tag(PCPA_IN_USE, order) &&
+	       !pcpa_get(&page->listed);
+}
+
+static inline bool pcpa_is_out(const struct pcpa_zone *z, uint32_t pfn, unsigned order)
+{
+	return pcpa_page_is_out(&z->pages[pfn], order);
 }
 
 static inline void *pcpa_page_address(const struct pcpa_zone *z, uint32_t pfn)

@@ -181,11 +181,45 @@ static void lists_child(void)
 	}
 }
 
+/*
+ * Onto the list of one CPU when that of the other has drained it to the zone: what is free there
+ * stays as it is, and the late one leaves that list unseen.
+ */
+static void late_child(void)
+{
+	static const unsigned orders[] = {0, 1, 2, 3, 9};
+
+	for (size_t i = 0; i < 2 * sizeof(orders) / sizeof(*orders); i++) {
+		unsigned order = orders[i / 2];
+		void *block = pcpa_alloc(order), *next;
+		struct pcpa_zone *z = pcpa_heap_zone_of(block);
+		struct pcptune_cpu_block *b = pcpa_cpu_block(z->id, 0);
+		uint64_t in_use, listed;
+
+		begin();
+		pcpa_pcp_free(z, 0, order, block);
+		pcpa_pcp_lock(b);
+		pcpa_pcp_drain(z, b, 0, pcpa_pcp_pages(b), PCPA_DRAIN_FULL, PCPA_PATH_FREE);
+		pcpa_pcp_unlock(b);
+		/* every other time: all the way to its buddies */
+		if (i % 2)
+			pcpa_trim();
+		pcpa_pcp_free(z, 1, order, block);
+		CHECK(!pcpa_zone_check(z, &in_use, &listed));
+		/* off that list: by a pop, or by a drain */
+		next = i % 2 ? pcpa_pcp_alloc(z, 1, order) : NULL;
+		pcpa_free(next, order);
+		all_is_back(1);
+	}
+}
+
 static void lists_after_the_look(void **state)
 {
 	(void)state;
-	for (size_t i = 1; i < N_MODES; i++)
+	for (size_t i = 1; i < N_MODES; i++) {
 		assert_int_equal(in_child(lists_child, modes[i]), 0);
+		assert_int_equal(in_child(late_child, modes[i]), 0);
+	}
 }
 
 /* ---- in two threads at once ---- */

@@ -60,14 +60,15 @@ struct loop {
 
 /* ---- the zone lock ---- */
 
-static void on_hold(struct lists *l, enum lists_path path, uint64_t pages)
+/* Only the first of holds in a row waits; the agent's come one by one. */
+static void on_hold(struct lists *l, enum lists_path path, uint64_t holds, uint64_t pages)
 {
 	struct loop_cpu *c = (struct loop_cpu *)l;
 	struct loop *loop = c->loop;
-	uint64_t ns = CLOSED_HOLD_NS + pages * CLOSED_PAGE_NS;
+	uint64_t ns = holds * CLOSED_HOLD_NS + pages * CLOSED_PAGE_NS;
 	uint64_t start = c->clock_ns > loop->lock_free_ns ? c->clock_ns : loop->lock_free_ns;
 
-	c->taken[path]++;
+	c->taken[path] += holds;
 	c->contended[path] += start > c->clock_ns;
 	c->wait_ns[path] += start - c->clock_ns;
 	c->hold_ns[path] += ns;

@@ -4,8 +4,16 @@
  *
  * Every hold of the zone lock moves as much as the generation lets it, so large drains are several.
  * Orders that the generation keeps on no list go to the zone block by block.
+ *
+ * What a call does follows from the state of the rules and from the counts of the lists. So when a
+ * row comes back to a state in which it was at an earlier move of the zone, it will do the same
+ * from there again, as often as it fits into what is left. Which state will come back is not known:
+ * one is kept, and replaced after twice as many moves as the one before (R. P. Brent's way to find
+ * a cycle). What leads up to the cycle is short: lists that run empty, high and scales that grow to
+ * their bounds. Rows below LONG are not watched: they are most, and it would cost them more.
  */
 #include <stdbool.h>
+#include <string.h>
 #include "eval/lists.h"
 
 static const uint32_t list_orders[PCPTUNE_N_LISTS] = {0, 1, 2, 3, PCPTUNE_HUGE_ORDER};
@@ -25,10 +33,59 @@ static void note_peak(struct lists *l)
 	l->peak = l->pages > l->peak ? l->pages : l->peak;
 }
 
-static void hold(struct lists *l, enum lists_path path, uint64_t pages)
+static void hold(struct lists *l, enum lists_path path, uint64_t holds, uint64_t pages)
 {
-	if (l->on_hold)
-		l->on_hold(l, path, pages);
+	if (l->on_hold && holds)
+		l->on_hold(l, path, holds, pages);
+}
+
+/* ---- rows that do the same again and again ---- */
+
+#define LONG 4096u /* blocks */
+
+struct watch {
+	struct lists then;
+	uint64_t left;		/* blocks of the row, then */
+	uint64_t moves, period; /* since then, and how many until it is replaced; 0: no watch */
+};
+
+static void watch_begin(struct watch *w, const struct lists *l, uint64_t n)
+{
+	w->moves = 0;
+	w->period = n >= LONG ? 1 : 0;
+	w->left = n;
+	if (w->period)
+		w->then = *l;
+}
+
+/* After a move of the zone. Returns how many of the n blocks that are left are still to be done. */
+static uint64_t watch_move(struct watch *w, struct lists *l, enum lists_path path, uint64_t n)
+{
+	const struct lists *b = &w->then;
+	uint64_t times, pages, before;
+
+	if (!w->period)
+		return n;
+	if (memcmp(&l->st, &b->st, sizeof(l->st)) != 0 ||
+	    memcmp(l->blocks, b->blocks, sizeof(l->blocks)) != 0) {
+		if (++w->moves < w->period)
+			return n;
+		before = w->period;
+		watch_begin(w, l, n >= LONG ? n : 0);
+		w->period *= 2 * before;
+		return n;
+	}
+	times = n / (w->left - n);
+	pages = times * (l->alloc_zone - b->alloc_zone + l->free_zone - b->free_zone);
+	hold(l, path, times * (l->refills - b->refills + l->drains - b->drains), pages);
+	n -= times * (w->left - n);
+	l->alloc_zone += times * (l->alloc_zone - b->alloc_zone);
+	l->free_zone += times * (l->free_zone - b->free_zone);
+	l->refills += times * (l->refills - b->refills);
+	l->drains += times * (l->drains - b->drains);
+	l->free_high += times * (l->free_high - b->free_high);
+	w->period = 0;
+	return n;
 }
 
 /* ---- past the lists ---- */
@@ -41,8 +98,7 @@ static void direct(struct lists *l, uint32_t order, int64_t blocks)
 	*(freed ? &l->free_pages : &l->alloc_pages) += pages;
 	*(freed ? &l->free_zone : &l->alloc_zone) += pages;
 	*(freed ? &l->free_direct : &l->alloc_direct) += pages;
-	while (n--)
-		hold(l, freed ? LISTS_FREE : LISTS_ALLOC, UINT64_C(1) << order);
+	hold(l, freed ? LISTS_FREE : LISTS_ALLOC, n, pages);
 }
 
 /* ---- allocation ---- */
@@ -50,12 +106,15 @@ static void direct(struct lists *l, uint32_t order, int64_t blocks)
 static void alloc(struct lists *l, uint32_t order, uint64_t n)
 {
 	uint64_t *blocks = &l->blocks[list_of(order)];
+	struct watch w;
 
 	l->alloc_pages += n << order;
+	watch_begin(&w, l, n);
 	while (n) {
 		uint64_t k = least(n, *blocks);
+		bool refill = !k;
 
-		if (!k) {
+		if (refill) {
 			uint32_t got;
 
 			pcptune_rules_on_alloc(&l->st);
@@ -65,7 +124,7 @@ static void alloc(struct lists *l, uint32_t order, uint64_t n)
 			l->alloc_zone += (uint64_t)got << order;
 			l->refills++;
 			note_peak(l);
-			hold(l, LISTS_ALLOC, (uint64_t)got << order);
+			hold(l, LISTS_ALLOC, 1, (uint64_t)got << order);
 			k = 1;
 		} else {
 			pcptune_rules_on_allocs(&l->st, (uint32_t)least(k, 32));
@@ -74,6 +133,8 @@ static void alloc(struct lists *l, uint32_t order, uint64_t n)
 		l->pages -= k << order;
 		pcptune_rules_taken(&l->st, (uint32_t)l->pages);
 		n -= k;
+		if (refill)
+			n = watch_move(&w, l, LISTS_ALLOC, n);
 	}
 }
 
@@ -96,7 +157,7 @@ static void drain_chunk(struct lists *l, uint32_t *at, uint64_t pages, enum list
 	}
 	l->free_zone += done;
 	l->drains++;
-	hold(l, path, done);
+	hold(l, path, 1, done);
 }
 
 static void drain(struct lists *l, uint32_t first, uint64_t pages, enum lists_path path)
@@ -111,7 +172,8 @@ static void drain(struct lists *l, uint32_t first, uint64_t pages, enum lists_pa
 	}
 }
 
-static void free_one(struct lists *l, uint32_t order)
+/* Did it move pages to the zone? */
+static bool free_one(struct lists *l, uint32_t order)
 {
 	bool fired;
 	uint32_t n;
@@ -121,22 +183,27 @@ static void free_one(struct lists *l, uint32_t order)
 	note_peak(l);
 	n = pcptune_rules_free(&l->st, order, (uint32_t)l->pages, 0, &fired);
 	if (!n)
-		return;
+		return false;
 	l->free_high += fired;
 	drain(l, list_of(order), n, LISTS_FREE);
+	return true;
 }
 
 static void free_blocks(struct lists *l, uint32_t order, uint64_t n)
 {
+	struct watch w;
+
 	l->free_pages += n << order;
+	watch_begin(&w, l, n);
 	while (n) {
 		uint64_t k = order ? 0
 				   : pcptune_rules_free_run(&l->st, (uint32_t)l->pages,
 							    (uint32_t)least(n, 1u << 30));
 
 		if (!k) {
-			free_one(l, order);
 			n--;
+			if (free_one(l, order))
+				n = watch_move(&w, l, LISTS_FREE, n);
 			continue;
 		}
 		l->blocks[0] += k;

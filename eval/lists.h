@@ -6,7 +6,8 @@
  *
  * Runs of calls that only change counts are done at once; what they do to the state of the rules is
  * the same as that of the single calls (a test says so). So a page costs a few nanoseconds at the
- * most, and often much less.
+ * most, and often much less. A long row soon does the same again and again, moves of the zone and
+ * all; from then on it is multiplied out, and its length costs nothing.
  */
 #ifndef PCPTUNE_EVAL_LISTS_H
 #define PCPTUNE_EVAL_LISTS_H
@@ -26,8 +27,8 @@ struct lists {
 	/* since the beginning, pages or times */
 	uint64_t alloc_pages, free_pages, alloc_zone, free_zone, alloc_direct, free_direct;
 	uint64_t refills, drains, free_high, trim_pages;
-	/* a hold of the zone lock that moves so many pages; may be NULL */
-	void (*on_hold)(struct lists *l, enum lists_path path, uint64_t pages);
+	/* so many holds of the zone lock, one after the other, and their pages; may be NULL */
+	void (*on_hold)(struct lists *l, enum lists_path path, uint64_t holds, uint64_t pages);
 };
 
 /* Blocks of an order: > 0 are freed, < 0 allocated. */

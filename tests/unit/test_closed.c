@@ -70,6 +70,82 @@ static void runs_do_what_single_calls_do(void **state)
 	}
 }
 
+struct held {
+	struct lists l; /* the first: on_hold() finds us by it */
+	uint64_t holds[3], pages[3];
+};
+
+static void count_holds(struct lists *l, enum lists_path path, uint64_t holds, uint64_t pages)
+{
+	struct held *h = (struct held *)l;
+
+	h->holds[path] += holds;
+	h->pages[path] += pages;
+}
+
+/* The same of rows that are long enough to be multiplied out, with holds of the lock. */
+static void long_runs_do_what_single_calls_do(void **state)
+{
+	static const uint32_t orders[] = {0, 0, 1, 2, 3, 9, 4};
+
+	(void)state;
+	for (uint32_t round = 0; round < 6 * 128; round++) {
+		struct held runs = {.l = {.on_hold = count_holds}}, single;
+		uint32_t high = 1 + (uint32_t)below(below(2) ? 30 : 3000);
+
+		if (!pcptune_rules_known(round % 128))
+			continue;
+		runs.l.st = (struct pcptune_rule_state){
+			.rules = round % 128,
+			.high = high,
+			.high_min = high,
+			.high_max = high + (uint32_t)(below(2) ? below(3000) : 0),
+			.batch = 1 + (uint32_t)below(below(2) ? 4 : 64),
+			.scale_max = (uint32_t)below(7)};
+		single = runs;
+		for (int i = 0; i < 8; i++) {
+			uint32_t order = orders[below(7)];
+			int64_t n = (int64_t)(i & 1 ? below(20000) : below(500));
+
+			n = below(2) ? n : -n;
+			lists_move(&runs.l, order, n);
+			for (int64_t k = 0; k < llabs(n); k++)
+				lists_move(&single.l, order, n > 0 ? 1 : -1);
+			assert_same_lists(&runs.l, &single.l);
+			assert_memory_equal(runs.holds, single.holds, sizeof(runs.holds));
+			assert_memory_equal(runs.pages, single.pages, sizeof(runs.pages));
+		}
+	}
+}
+
+/* The longest rows there can be, by the smallest moves: as many holds as pages. */
+static void the_longest_rows_take_no_time(void **state)
+{
+	const int64_t most = INT64_C(1) << 31;
+	struct held h = {.l = {.on_hold = count_holds,
+			       .st = {.rules = PCPTUNE_RULES_G0,
+				      .high = 100,
+				      .high_min = 100,
+				      .high_max = 100,
+				      .batch = 1}}};
+
+	(void)state;
+	for (uint64_t i = 1; i <= 1000; i++) {
+		lists_move(&h.l, 0, most); /* 99 stay */
+		assert_int_equal(h.l.pages, 99);
+		assert_int_equal(h.l.drains, i * ((uint64_t)most - 99));
+		lists_move(&h.l, 0, -most);
+		assert_int_equal(h.l.pages, 0);
+		assert_int_equal(h.l.refills, i * ((uint64_t)most - 99));
+		lists_move(&h.l, 10, -most);
+		assert_int_equal(h.l.alloc_direct, i * ((uint64_t)most << 10));
+	}
+	assert_int_equal(h.holds[LISTS_FREE], h.l.drains);
+	assert_int_equal(h.holds[LISTS_ALLOC], h.l.refills + 1000 * (uint64_t)most);
+	assert_int_equal(h.pages[LISTS_FREE], h.l.free_zone);
+	assert_int_equal(h.pages[LISTS_ALLOC], h.l.alloc_zone);
+}
+
 /* Against the rules spelled out, for one list. */
 static void one_list_follows_the_rules(void **state)
 {
@@ -482,6 +558,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(runs_do_what_single_calls_do),
+		cmocka_unit_test(long_runs_do_what_single_calls_do),
+		cmocka_unit_test(the_longest_rows_take_no_time),
 		cmocka_unit_test(records_leave_nothing_out),
 		cmocka_unit_test(one_list_follows_the_rules),
 		cmocka_unit_test(pages_are_neither_made_nor_lost),

@@ -335,7 +335,7 @@ void pcpa_events_join(int fd, int refuse)
 static void put(struct pcptune_event_ring *r, uint64_t now, unsigned list, uint64_t by)
 {
 	uint64_t head = pcpa_get(&r->head);
-	struct pcptune_event *e = &r->entry[head & (hello.n_entries - 1)];
+	struct pcptune_event *e = pcptune_event_entry(r, head & (hello.n_entries - 1));
 	int64_t net = (int64_t)(by << 40) >> 40, ops = (int64_t)((by - (uint64_t)net) >> 24);
 	uint64_t freed = (uint64_t)(ops + net) / 2, taken = (uint64_t)(ops - net) / 2;
 

@@ -12,11 +12,14 @@
 
 /* In the order of their coming. */
 static const uint8_t ids[] = {
-#define PCPTUNE_GENERATION(ID, id, name, others, from, changed, params, high, decay, traits) \
-	PCPTUNE_RULES_##ID,
-#include <pcptune/generations.def>
+	PCPTUNE_RULES_G0,   PCPTUNE_RULES_G0B, PCPTUNE_RULES_Y2016, PCPTUNE_RULES_G1,
+	PCPTUNE_RULES_G2,   PCPTUNE_RULES_G3,  PCPTUNE_RULES_P1,    PCPTUNE_RULES_P3,
+	PCPTUNE_RULES_P5,   PCPTUNE_RULES_P7,  PCPTUNE_RULES_P9,    PCPTUNE_RULES_P10,
+	PCPTUNE_RULES_P7V3, PCPTUNE_RULES_G4,  PCPTUNE_RULES_G5,    PCPTUNE_RULES_G6,
+	PCPTUNE_RULES_GX,
 };
 #define N_IDS (sizeof(ids) / sizeof(ids[0]))
+_Static_assert(N_IDS == PCPTUNE_RULES_ROWS, "each generation is listed");
 
 static const struct {
 	enum pcptune_trait bit;

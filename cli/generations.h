@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The generations of the list rules, as pcptune/generations.def has them, in its order.
+ * The generations of the list rules, as pcptune/generations.def has them, as they came.
  */
 #ifndef PCPTUNE_CLI_GENERATIONS_H
 #define PCPTUNE_CLI_GENERATIONS_H

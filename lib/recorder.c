@@ -281,7 +281,8 @@ static int gather(struct recorder *r)
 
 static uint64_t time_of(const struct source *s)
 {
-	return __atomic_load_n(&s->ring->entry[s->at & s->mask].time_ns, __ATOMIC_RELAXED);
+	return __atomic_load_n(&pcptune_event_entry(s->ring, s->at & s->mask)->time_ns,
+			       __ATOMIC_RELAXED);
 }
 
 static bool number_cpu(struct recorder *r, struct source *s)
@@ -339,7 +340,7 @@ static int put_event(struct recorder *r, struct source *s, uint32_t list, uint64
 /* The next event of a ring becomes rows. */
 static int take(struct recorder *r, struct source *s)
 {
-	const struct pcptune_event *event = &s->ring->entry[s->at & s->mask];
+	const struct pcptune_event *event = pcptune_event_entry(s->ring, s->at & s->mask);
 	uint64_t time = __atomic_load_n(&event->time_ns, __ATOMIC_RELAXED);
 	uint32_t list = __atomic_load_n(&event->list, __ATOMIC_RELAXED);
 	int64_t freed = __atomic_load_n(&event->freed, __ATOMIC_RELAXED);

@@ -52,8 +52,13 @@ struct pcptune_event_ring {
 	uint64_t tail __attribute__((aligned(64))); /* events read */
 	uint64_t begun_ns; /* CLOCK_MONOTONIC; 0: at the first allocation, and lists were empty */
 	uint32_t level[PCPTUNE_N_LISTS]; /* blocks that lay on each list then */
-	struct pcptune_event entry[] __attribute__((aligned(64)));
 };
+
+/* Entry i of a ring. They lie behind it, from a cache line of their own on. */
+static inline struct pcptune_event *pcptune_event_entry(struct pcptune_event_ring *ring, uint64_t i)
+{
+	return (struct pcptune_event *)(ring + 1) + i;
+}
 
 struct pcptune_events_hello {
 	uint32_t magic;

@@ -130,17 +130,17 @@ struct pcptune_generation {
 
 static const struct pcptune_generation pcptune_generations[PCPTUNE_RULES_ROWS] = {
 #define PCPTUNE_GENERATION(ID, id, name, others, from, changed, params, high, decay, traits) \
-	[PCPTUNE_RULES_##ID] = {(id),		name,		others,                      \
-				from,		changed,	params,                      \
-				name "-order0", name "-orders", PCPTUNE_BOUNDS_##high,       \
-				(decay),	(traits)},
+	{(id),		 name,		 others,                                             \
+	 from,		 changed,	 params,                                             \
+	 name "-order0", name "-orders", PCPTUNE_BOUNDS_##high,                              \
+	 (decay),	 (traits)},
 #include <pcptune/generations.def>
 };
 
 /* The same, by id, in one line of memory: what the rules ask on every call. */
 static const uint16_t pcptune_traits[32] = {
 #define PCPTUNE_GENERATION(ID, id, name, others, from, changed, params, high, decay, traits) \
-	[PCPTUNE_RULES_##ID] = (traits),
+	(traits),
 #include <pcptune/generations.def>
 };
 
@@ -276,7 +276,7 @@ static inline struct pcptune_bounds pcptune_rules_bounds(uint32_t rules, uint64_
 							 uint32_t batch, uint64_t fraction)
 {
 	const struct pcptune_generation *g = &pcptune_generations[PCPTUNE_RULES_ROW(rules)];
-	struct pcptune_bounds b = {.batch = batch ? batch : pcptune_zone_batch(managed)};
+	struct pcptune_bounds b = {0, 0, 0, batch ? batch : pcptune_zone_batch(managed)};
 	uint32_t max = 0;
 
 	if (g->bounds == PCPTUNE_BOUNDS_FRACTION && fraction) {

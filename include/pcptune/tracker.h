@@ -38,6 +38,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define PCPTUNE_BAND_STACK   32u
 #define PCPTUNE_BAND_BUCKETS 176u /* amplitudes up to 2^24; the last one is open above */
@@ -145,7 +146,7 @@ static inline uint64_t pcptune_turns_collapse(int64_t *s, uint32_t *n)
 /* An empty tracker, at no position yet: the first push tells. */
 static inline void pcptune_band_init(struct pcptune_band *b)
 {
-	*b = (struct pcptune_band){0};
+	memset(b, 0, sizeof(*b));
 }
 
 /*

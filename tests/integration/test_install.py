@@ -82,6 +82,32 @@ def programs_and_policies_build_against_the_installed_tree_alone():
     assert r.returncode == 0 and "static" in r.stdout, r
 
 
+# each alone, and twice: what is installed is what others include, with the warnings that they like
+HEADER = '''
+#include <%s>
+#include <%s>
+int nothing_else;
+'''
+
+
+@test
+def public_headers_are_c_and_cxx():
+    requires("gcc", "g++")
+    compilers = [c for c in (("gcc", "c"), ("g++", "c++"), ("clang", "c"), ("clang++", "c++"))
+                 if shutil.which(c[0])]
+    standards = {"c": ("c99", "gnu17"), "c++": ("c++11", "c++20")}
+    at = os.path.join(ROOT, "include")
+    headers = [os.path.relpath(os.path.join(d, f), at) for d, _, fs in os.walk(at) for f in fs
+               if f.endswith(".h")]
+    assert len(headers) >= 9, headers
+    for header in headers:
+        for compiler, lang in compilers:
+            for standard in standards[lang]:
+                r = run([compiler, "-x", lang, f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic",
+                         "-Werror", "-I", at, "-fsyntax-only", "-"], input=HEADER % (header, header))
+                assert r.returncode == 0, (header, compiler, standard, r.stderr[:2000])
+
+
 @test
 def what_is_installed_runs_and_what_was_installed_goes():
     requires_release()

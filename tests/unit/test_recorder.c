@@ -405,7 +405,7 @@ static void wrong_hellos_are_refused(void **state)
 static void event(struct pcptune_event_ring *ring, uint64_t time, uint32_t list, uint32_t freed,
 		  uint32_t taken)
 {
-	ring->entry[ring->head % ENTRIES] = (struct pcptune_event){
+	*pcptune_event_entry(ring, ring->head % ENTRIES) = (struct pcptune_event){
 		.time_ns = time, .list = list, .freed = freed, .taken = taken};
 	ring->head++;
 }

@@ -33,6 +33,35 @@ static struct limits limits_of_cpu(const struct pcptune_cpu *c)
 	return (struct limits){c->high, c->high_min, c->high_max, c->batch, c->scale_max, c->rules};
 }
 
+/* A limit, if the word gives one. */
+static void take(uint32_t *limit, uint32_t word)
+{
+	if (word != PCPTUNE_KEEP)
+		*limit = word;
+}
+
+struct limits apply_coming(struct target *t, uint32_t index)
+{
+	struct pcptune_cpu c;
+	struct control w;
+	struct limits l;
+	uint32_t seq, ack;
+
+	/* the words first: what is taken over between the two readings is in both */
+	segreader_control_read(t->sr, index, &w, &seq, &ack);
+	segreader_cpu_total(t->sr, index, &c);
+	l = limits_of_cpu(&c);
+	if (ack == seq || !(t->marks[index].flags & MARK_INFLIGHT))
+		return l;
+	take(&l.high, w.high);
+	take(&l.high_min, w.high_min);
+	take(&l.high_max, w.high_max);
+	take(&l.batch, w.batch);
+	take(&l.scale_max, w.scale_max);
+	take(&l.rules, w.rules);
+	return l;
+}
+
 void apply_baseline(struct target *t)
 {
 	struct pcptune_cpu c;
@@ -362,7 +391,7 @@ void apply_restore(struct target *t)
 			continue;
 		ch.zone = t->cpus[i].zone;
 		ch.cpu = t->cpus[i].cpu;
-		ch.old = limits_of_cpu(&t->cpus[i]);
+		ch.old = apply_coming(t, i);
 		ch.proposed = ch.clamped = m->orig;
 		if (memcmp(&ch.old, &ch.clamped, sizeof(ch.old)) || (m->flags & MARK_INFLIGHT))
 			decide_by_hand(t, &ch, LIMIT_ALL);

@@ -20,6 +20,8 @@ enum limit_bit {
 
 /* Takes the words as found at the attachment for the state of things. */
 void apply_baseline(struct target *t);
+/* The limits of a CPU once it has taken over what was written last, as it surely will. */
+struct limits apply_coming(struct target *t, uint32_t index);
 /* Carries a decision out. id: in the log, 0: not logged. by_hand: the operator's, not settled;
  * given (enum limit_bit): values that are written even if they seem to be in force. */
 void apply_change(struct target *t, const struct host_change *ch, int64_t id, bool by_hand,

@@ -123,11 +123,6 @@ static bool any_meant(json_t *request, struct target *t, struct ctl_answer *a)
 	return false;
 }
 
-static struct limits limits_of_cpu(const struct pcptune_cpu *c)
-{
-	return (struct limits){c->high, c->high_min, c->high_max, c->batch, c->scale_max, c->rules};
-}
-
 /*
  * The operator's word against bounds: what was given is kept, the bounds around it give way.
  * The budget is not asked: it bounds policies.
@@ -156,13 +151,11 @@ static void fit(struct limits *l, uint32_t given, uint32_t high_limit)
 static int set_cpu(struct target *t, uint32_t index, const uint32_t *values, uint32_t given)
 {
 	struct host_change ch = {.index = index, .reason = OPERATOR_SET};
-	struct pcptune_cpu now;
 	uint32_t *clamped = (uint32_t *)&ch.clamped, *proposed = (uint32_t *)&ch.proposed;
 
-	segreader_cpu_total(t->sr, index, &now);
 	ch.zone = index / t->info.n_cpus;
 	ch.cpu = index % t->info.n_cpus;
-	ch.old = limits_of_cpu(&now);
+	ch.old = apply_coming(t, index);
 	ch.clamped = ch.old;
 	for (size_t i = 0; i < N_LIMITS; i++) {
 		if (given & (1u << i))

@@ -219,6 +219,30 @@ def a_target_that_never_acknowledges_keeps_its_outcome_and_ends_as_gone():
 
 
 @test
+def what_is_on_its_way_is_what_a_later_change_replaces():
+    d = Daemon(default={"policy": "static", "params": {"keep": True}})
+    f = Fake(d, never_ack=True)
+    wait_for(lambda: d.target("fake")["zones"][0]["cpus"][1]["high"])
+    now = d.target("fake")["zones"][0]["cpus"][1]
+    for limits in ({"high": 5000, "high_max": 5000, "batch": 40}, {"high": 700},
+                   {"high": now["high"], "high_max": now["high_max"], "batch": now["batch"]}):
+        d.ctl("set", target="fake", cpu=1, **limits)
+    keys = ("high", "high_max", "batch")
+    rows = d.sql("SELECT old_high, old_high_max, old_batch, clamped_high, clamped_high_max, "
+                 "clamped_batch FROM decision WHERE cpu = 1 ORDER BY id")
+    then = tuple(now[k] for k in keys)
+    assert [tuple(r) for r in rows] == [
+        (*then, 5000, 5000, 40), (5000, 5000, 40, 700, 5000, 40),
+        (700, 5000, 40, *then)], rows
+    shown = run([PCPTUNE, "log", "--db", d.db, "--cpu", "1"]).stdout.splitlines()
+    assert f"high 700 -> {now['high']}" in shown[3] and "nothing" not in "".join(shown), shown
+    assert f.dump()["cpus"][1]["word_high"] == now["high"]
+    f.end()
+    d.stop()
+    replay_agrees(d)
+
+
+@test
 def what_is_not_taken_over_is_said_again_less_and_less_often():
     d = Daemon(settle_ms=100, default={"policy": "static"})
     f = Fake(d, never_ack=True)

@@ -16,7 +16,7 @@ def start(*words, mode, **env):
 
 def numbers(p):
     out, _ = p.communicate(timeout=120)
-    assert p.returncode == 0, out
+    assert p.returncode == 0 and out, (p.returncode, out)
     return {name: int(value) for name, value in (line.split() for line in out.splitlines())}
 
 

@@ -190,30 +190,30 @@ static inline struct pcpa_page *descriptor_of(uintptr_t descriptors_at, uint64_t
 	return (struct pcpa_page *)(descriptors_at + (block >> PAGE_TO_DESCRIPTOR));
 }
 
-static inline void fetch_one(uintptr_t pages, uint64_t block, uint64_t *to, uint32_t mark)
+static inline void fetch_one(uintptr_t pages, uint64_t block, uint64_t *to, uint64_t out)
 {
 	*to = block;
-	__atomic_store_n(&descriptor_of(pages, block)->mark, mark, __ATOMIC_RELEASE);
+	__atomic_store_n(&descriptor_of(pages, block)->out, out, __ATOMIC_RELEASE);
 }
 
 /* Neither begins anew within these. Four at a time, since this is what long refills cost. */
 static void fetch_straight(uintptr_t pages, const uint64_t *from, uint64_t *to, size_t n,
-			   uint32_t mark)
+			   uint64_t out)
 {
 	size_t i = 0;
 
 	for (; i + 4 <= n; i += 4) {
-		fetch_one(pages, from[i], &to[i], mark);
-		fetch_one(pages, from[i + 1], &to[i + 1], mark);
-		fetch_one(pages, from[i + 2], &to[i + 2], mark);
-		fetch_one(pages, from[i + 3], &to[i + 3], mark);
+		fetch_one(pages, from[i], &to[i], out);
+		fetch_one(pages, from[i + 1], &to[i + 1], out);
+		fetch_one(pages, from[i + 2], &to[i + 2], out);
+		fetch_one(pages, from[i + 3], &to[i + 3], out);
 	}
 	for (; i < n; i++)
-		fetch_one(pages, from[i], &to[i], mark);
+		fetch_one(pages, from[i], &to[i], out);
 }
 
 static void fetch_claimed(struct pcpa_zone *z, uint32_t n, const struct pcpa_places *to,
-			  const struct pcpa_claim *claim, uint32_t mark)
+			  const struct pcpa_claim *claim, uint64_t out)
 {
 	uint32_t rest = claim->n - 1, from = claim->from, at = to->at + n - claim->n, m;
 	uintptr_t pages = descriptors(z);
@@ -221,9 +221,9 @@ static void fetch_claimed(struct pcpa_zone *z, uint32_t n, const struct pcpa_pla
 	for (; rest; rest -= m, from += m, at += m) {
 		m = straight(at, to->mask, straight(from, claim->mask, rest));
 		fetch_straight(pages, &claim->block[from & claim->mask], &to->ring[at & to->mask],
-			       m, mark);
+			       m, out);
 	}
-	fetch_straight(pages, &claim->block[from & claim->mask], place_of(to, n - 1, n), 1, mark);
+	fetch_straight(pages, &claim->block[from & claim->mask], place_of(to, n - 1, n), 1, out);
 }
 
 void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t got,
@@ -231,7 +231,7 @@ void pcpa_depot_fetch(struct pcpa_zone *z, unsigned order, uint32_t n, uint32_t 
 		      enum pcpa_place place)
 {
 	if (claim->n)
-		fetch_claimed(z, n, to, claim, pcpa_mark(place, order));
+		fetch_claimed(z, n, to, claim, pcpa_out(place, order));
 	for (uint32_t i = n - got; i < n - claim->n; i++) {
 		const void *block = (const void *)(uintptr_t)*place_of(to, i, n);
 

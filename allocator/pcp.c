@@ -581,9 +581,9 @@ const char *pcpa_pcp_check(struct pcpa_zone *z, struct pcptune_cpu_block *b, uin
 			    (z->pages[pfn].mark & PCPA_MARK_PLACE) !=
 				    pcpa_mark(place, pcpa_list_orders[i]))
 				return "a block on a list is not marked so";
-			if (z->pages[pfn].stamp == mark)
+			if (z->pages[pfn].prev == mark)
 				return "a block is on the lists twice";
-			z->pages[pfn].stamp = mark;
+			z->pages[pfn].prev = mark;
 		}
 		pages += (uint64_t)n << pcpa_list_orders[i];
 	}

@@ -11,7 +11,7 @@
  * Nothing is written about a block. So one that is freed twice while it is on a list is noticed
  * where its second copy reaches the zone, as with pcpa_free().
  *
- * Which list a block goes to is known late: the tag is found by the address, and that has often
+ * Which list a block goes to is known late: the page is found by the address, and that has often
  * just been popped, so that each call would wait for the one before. Where all that the thread
  * asked for lately was of one order, that order is guessed, and only confirmed by the tag. Where
  * orders are mixed, wrong guesses would cost more than waiting, and none is made.
@@ -96,18 +96,27 @@ static inline uint64_t preload_counted(size_t pages)
 	"cmpl %k[tag], 8(%[w], %[i])\n\t" \
 	"jne %l[no]\n\t"
 
-/* The same for any order with a list, and l becomes that list: they follow each other. */
-#define PRELOAD_ASM_LIST_BY_TAG           \
-	"movq 48(%[l]), %[w]\n\t"         \
-	"shlq $4, %[i]\n\t"               \
-	"movl 8(%[w], %[i]), %k[i]\n\t"   \
-	"subl %[in_use], %k[i]\n\t"       \
-	"cmpl %[last], %k[i]\n\t"         \
-	"ja %l[no]\n\t"                   \
-	"imulq %[stride], %[i], %[i]\n\t" \
+/*
+ * The same for any order with a list, instead of PCPA_ASM_FIND, and l becomes that list. How far it
+ * is from the first one stands beside the tag, so that nothing waits for the tag but its check, and
+ * that this is one of our pages is checked while the descriptor is on its way. All that follows
+ * waits for where the list is, and the calls after this one for what follows.
+ */
+#define PRELOAD_ASM_LIST_BY_PAGE    \
+	"movq %[block], %[i]\n\t"   \
+	"subq 32(%[l]), %[i]\n\t"   \
+	"movq %[i], %[w]\n\t"       \
+	"shrq $8, %[i]\n\t"         \
+	"rorq $12, %[w]\n\t"        \
+	"addq 48(%[l]), %[i]\n\t"   \
+	"cmpq 40(%[l]), %[w]\n\t"   \
+	"jae %l[no]\n\t"            \
+	"movl 8(%[i]), %k[w]\n\t"   \
+	"subl %[in_use], %k[w]\n\t" \
+	"cmpl %[last], %k[w]\n\t"   \
+	"ja %l[no]\n\t"             \
+	"movl 12(%[i]), %k[i]\n\t"  \
 	"addq %[i], %[l]\n\t"
-
-#define PRELOAD_STRIDE "i"
 
 /* Tags are as good an index as orders: the difference goes into the instruction's constant. */
 #define PRELOAD_BIAS PRELOAD_GUESS
@@ -138,16 +147,16 @@ static inline uint64_t preload_rank(size_t size)
 	"cmp %w[w], %w[tag]\n\t"           \
 	"b.ne %l[no]\n\t"
 
-#define PRELOAD_ASM_LIST_BY_TAG            \
+#define PRELOAD_ASM_LIST_BY_PAGE           \
+	PCPA_ASM_FIND                      \
 	"ldr %[w], [%[l], #48]\n\t"        \
 	"add %[w], %[w], %[i], lsl #4\n\t" \
 	"ldr %w[i], [%[w], #8]\n\t"        \
 	"sub %w[i], %w[i], %[in_use]\n\t"  \
 	"cmp %w[i], %[last]\n\t"           \
 	"b.hi %l[no]\n\t"                  \
-	"madd %[l], %[i], %[stride], %[l]\n\t"
-
-#define PRELOAD_STRIDE "r"
+	"ldr %w[i], [%[w], #12]\n\t"       \
+	"add %[l], %[l], %[i]\n\t"
 
 #define PRELOAD_BIAS 0u /* a constant of that size does not fit */
 
@@ -199,16 +208,14 @@ static inline __attribute__((always_inline)) bool preload_push(void *block)
 {
 	uint64_t l, w, i;
 
-	__asm__ volatile goto(
-		PCPA_ASM_BEGIN(no)
-			PRELOAD_ASM_FIRST_LIST PCPA_ASM_FIND PRELOAD_ASM_LIST_BY_TAG PCPA_ASM_PUSH
-		: [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
-		: [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast),
-		  [own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
-		  [stride] PRELOAD_STRIDE((uint64_t)PCPA_TWIN_STRIDE),
-		  [in_use] "i"(PCPA_IN_USE << 8), [last] "i"(PCPTUNE_COSTLY_ORDER)
-		: "memory", "cc"
-		: no);
+	__asm__ volatile goto(PCPA_ASM_BEGIN(no)
+				      PRELOAD_ASM_FIRST_LIST PRELOAD_ASM_LIST_BY_PAGE PCPA_ASM_PUSH
+			      : [l] PCPA_LIST_IN(l), [w] "=&r"(w), [i] "=&r"(i)
+			      : [area] "r"(PCPA_AREA), [fast] "r"(&pcpa_fast),
+				[own] "i"(offsetof(struct pcpa_fast, own)), [block] "r"(block),
+				[in_use] "i"(PCPA_IN_USE << 8), [last] "i"(PCPTUNE_COSTLY_ORDER)
+			      : "memory", "cc"
+			      : no);
 	return true;
 no:
 	return false;
@@ -216,7 +223,8 @@ no:
 
 _Static_assert(PCPA_OWN_ROW * sizeof(void *) == 32 && PCPA_TWIN_STRIDE < INT32_MAX &&
 		       sizeof(struct pcpa_page) == 16 && offsetof(struct pcpa_page, tag) == 8 &&
-		       offsetof(struct pcpa_page, kind) == 10 && PCPA_BACKED == 0,
+		       offsetof(struct pcpa_page, kind) == 10 &&
+		       offsetof(struct pcpa_page, stamp) == 12 && PCPA_BACKED == 0,
 	       "the sections know these");
 
 #else

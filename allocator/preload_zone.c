@@ -534,7 +534,7 @@ static void make_border(struct pcpa_zone *z, uint32_t first, uint32_t at)
 			order--;
 			/* the upper half first: no page is ever the second half of nothing */
 			pcpa_hand_out(z, pfn + (1u << order), PCPA_IN_USE, order);
-			pcpa_tag_set(z, pfn, PCPA_IN_USE, order);
+			pcpa_hand_out(z, pfn, PCPA_IN_USE, order);
 		}
 		pfn += 1u << order;
 	}

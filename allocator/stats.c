@@ -123,7 +123,7 @@ int pcpa_audit(const char **ret_what)
 	if (!__atomic_load_n(&pcpa_heap.ready, __ATOMIC_ACQUIRE))
 		return 0;
 	pcpa_lock_all();
-	/* above every tick, so that no stamp of a free block is taken for a mark */
+	/* above every page number, so that no link is taken for a mark */
 	audits = (audits + 1) | 0x80000000u;
 	for (uint32_t i = 0; i < pcpa_heap.n_zones && !what; i++)
 		what = audit_zone(&pcpa_heap.zones[i], audits);

@@ -20,6 +20,7 @@
 
 #include "allocator/hold.h"
 #include "allocator/lock.h"
+#include "allocator/rings.h"
 #include "allocator/sys.h"
 
 #define PCPA_ORDERS	(PCPTUNE_MAX_ORDER + 1)
@@ -59,17 +60,23 @@ enum pcpa_path { PCPA_PATH_ALLOC, PCPA_PATH_FREE, PCPA_PATH_AGENT };
  * it leaves; what the zone keeps is never touched.
  */
 struct pcpa_page {
-	uint32_t prev; /* page number + 1 in its free list, 0: none; put off: see deferred.c */
+	/*
+	 * page number + 1 in its free list, 0: none; put off: see deferred.c; prev of a listed one:
+	 * number of the last audit
+	 */
+	uint32_t prev;
 	uint32_t next;
 	union {
 		struct {
 			uint16_t tag;	/* place << 8 | order */
 			uint8_t kind;	/* of a free block; else PCPA_BACKED, or PCPA_ROW */
 			uint8_t listed; /* of a block in use: it is on a locked list */
+			/* free: tick at which it became so; in use: see pcpa_out() */
+			uint32_t stamp;
 		};
-		uint32_t mark; /* all three, as they follow each other in memory */
+		uint32_t mark; /* tag, kind and listed, as they follow each other in memory */
+		uint64_t out;  /* these and stamp */
 	};
-	uint32_t stamp; /* free: tick at which it became so; listed: number of the last audit */
 };
 _Static_assert(sizeof(struct pcpa_page) == 16, "16 bytes a page");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "mark is tag, kind, listed");
@@ -135,6 +142,15 @@ static inline uint32_t pcpa_mark(enum pcpa_place place, unsigned order)
 				    : pcpa_tag(place, order);
 }
 
+/*
+ * What a block is handed out with: beside its tag stands how far the list of its order is from that
+ * of order 0, where a CPU's lists are served by sections (preload_fast.h).
+ */
+static inline uint64_t pcpa_out(enum pcpa_place place, unsigned order)
+{
+	return (uint64_t)(order * (uint32_t)PCPA_TWIN_STRIDE) << 32 | pcpa_mark(place, order);
+}
+
 static inline void pcpa_tag_set(struct pcpa_zone *z, uint32_t pfn, enum pcpa_place p,
 				unsigned order)
 {
@@ -150,7 +166,7 @@ static inline uint16_t pcpa_tag_get(const struct pcpa_zone *z, uint32_t pfn)
 static inline void pcpa_hand_out(struct pcpa_zone *z, uint32_t pfn, enum pcpa_place p,
 				 unsigned order)
 {
-	__atomic_store_n(&z->pages[pfn].mark, pcpa_mark(p, order), __ATOMIC_RELEASE);
+	__atomic_store_n(&z->pages[pfn].out, pcpa_out(p, order), __ATOMIC_RELEASE);
 }
 
 /*

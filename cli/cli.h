@@ -164,6 +164,11 @@ __attribute__((format(printf, 1, 2))) int cli_error(const char *fmt, ...);
 /* The same with a line that says where help is; returns CLI_USAGE. */
 __attribute__((format(printf, 1, 2))) int cli_usage_error(const char *fmt, ...);
 void cli_error_verb(const char *name); /* what cli_error() puts before its text */
+/*
+ * Columns of the terminal that standard output is ($COLUMNS, else asked for), 40 or more; 0: it is
+ * none.
+ */
+int cli_width(void);
 /* ESC sequences, "" where standard output has no colour. */
 const char *cli_bold(void);
 const char *cli_red(void);

@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "lib/config.h"
@@ -67,6 +68,23 @@ int cli_usage_error(const char *fmt, ...)
 	else
 		fprintf(stderr, "`pcptune help` shows the commands\n");
 	return CLI_USAGE;
+}
+
+#define LEAST_WIDTH 40
+
+int cli_width(void)
+{
+	const char *given = getenv("COLUMNS");
+	struct winsize w;
+	int64_t n;
+
+	if (!isatty(STDOUT_FILENO))
+		return 0;
+	if (given && !text_parse_i64(given, &n) && n > 0)
+		return n < LEAST_WIDTH ? LEAST_WIDTH : n > 10000 ? 10000 : (int)n;
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || !w.ws_col)
+		return 80;
+	return w.ws_col < LEAST_WIDTH ? LEAST_WIDTH : w.ws_col;
 }
 
 const char *cli_bold(void)

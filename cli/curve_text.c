@@ -12,13 +12,22 @@
 
 #define PLOT_ROWS 14
 #define PLOT_COLS 64
+#define PLOT_LEFT 14 /* of its labels */
 
-static size_t column(const struct curve_line *l, double high)
+/* A plot is not broken by the end of a terminal's lines. */
+static size_t columns(void)
 {
-	return (size_t)(fmax(0, fmin(1, curve_place(l, high))) * (PLOT_COLS - 1) + 0.5);
+	size_t width = (size_t)cli_width();
+
+	return width && width < PLOT_LEFT + PLOT_COLS ? width - PLOT_LEFT : PLOT_COLS;
 }
 
-static void draw(const struct curve_line *l, char grid[PLOT_ROWS][PLOT_COLS + 1])
+static size_t column(const struct curve_line *l, size_t cols, double high)
+{
+	return (size_t)(fmax(0, fmin(1, curve_place(l, high))) * (double)(cols - 1) + 0.5);
+}
+
+static void draw(const struct curve_line *l, size_t cols, char grid[PLOT_ROWS][PLOT_COLS + 1])
 {
 	double most = (double)l->p[0].pages;
 
@@ -27,10 +36,10 @@ static void draw(const struct curve_line *l, char grid[PLOT_ROWS][PLOT_COLS + 1]
 		double y = most > 0 ? (double)l->p[i].pages / most : 0;
 		size_t row = (size_t)((1 - y) * (PLOT_ROWS - 1) + 0.5);
 
-		grid[row][column(l, (double)l->p[i].high)] = i == l->knee ? 'K' : '*';
+		grid[row][column(l, cols, (double)l->p[i].high)] = i == l->knee ? 'K' : '*';
 	}
 	for (size_t r = 0; r < PLOT_ROWS; r++)
-		grid[r][PLOT_COLS] = '\0';
+		grid[r][cols] = '\0';
 }
 
 /* So many that the labels of two rows are never the same; a curve at 0 has one row. */
@@ -50,20 +59,21 @@ static void print_plot(const struct curve_plot *p, const struct curve_line *l)
 	const char *unit = p->seconds > 0 ? "pages/s" : "pages";
 	char marks[PLOT_COLS + 1];
 	double most = curve_rate(p, (double)l->p[0].pages);
+	size_t cols = columns();
 
-	draw(l, grid);
+	draw(l, cols, grid);
 	printf("%12s\n", unit);
 	for (size_t r = most > 0 ? 0 : PLOT_ROWS - 1; r < PLOT_ROWS; r++)
 		printf("%12.*f |%s\n", decimals(most),
 		       most * (double)(PLOT_ROWS - 1 - r) / (PLOT_ROWS - 1), grid[r]);
-	memset(marks, '-', PLOT_COLS);
-	marks[PLOT_COLS] = '\0';
+	memset(marks, '-', cols);
+	marks[cols] = '\0';
 	if (p->now_least) {
-		marks[column(l, p->now_least)] = '^';
-		marks[column(l, p->now_most)] = '^';
+		marks[column(l, cols, p->now_least)] = '^';
+		marks[column(l, cols, p->now_most)] = '^';
 	}
 	printf("%12s +%s\n%12s  %-10" PRIu64 "%*" PRIu64 "\n", "high", marks, "", l->p[0].high,
-	       PLOT_COLS - 10, l->p[l->n - 1].high);
+	       (int)cols - 10, l->p[l->n - 1].high);
 	printf("%14sK: knee%s\n\n", "", p->now_least ? ", ^: high now" : "");
 }
 

@@ -315,7 +315,7 @@ static uint32_t most_u32(int64_t v)
 int cmd_log(int argc, char **argv)
 {
 	struct args a = {.cpu = -1, .zone = -1, .tail = -1};
-	struct listing l = {.a = &a, .layout.width = log_row_width()};
+	struct listing l = {.a = &a, .layout.width = cli_width()};
 	struct cli_rest rest;
 	int r = cli_parse(argc, argv, &a, 0, 0, &rest);
 

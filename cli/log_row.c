@@ -9,29 +9,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 #include "cli/log_row.h"
 #include "lib/text.h"
 
 #define INDENT	     10
 #define CHANGE_WIDTH 36 /* of the common ones: "high fixed at 39778, rules g4 -> gx" */
-#define LEAST_WIDTH  40
-
-int log_row_width(void)
-{
-	const char *given = getenv("COLUMNS");
-	struct winsize w;
-	int64_t n;
-
-	if (!isatty(STDOUT_FILENO))
-		return 0;
-	if (given && !text_parse_i64(given, &n) && n > 0)
-		return n < LEAST_WIDTH ? LEAST_WIDTH : n > 10000 ? 10000 : (int)n;
-	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) || !w.ws_col)
-		return 80;
-	return w.ws_col < LEAST_WIDTH ? LEAST_WIDTH : w.ws_col;
-}
 
 void log_row_head(const struct log_layout *l)
 {

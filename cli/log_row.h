@@ -12,8 +12,6 @@ struct log_layout {
 	int width; /* of a line, columns; 0: a decision is one line, however long */
 };
 
-/* Of the terminal that standard output is ($COLUMNS, else asked for); 0: it is none. */
-int log_row_width(void);
 void log_row_head(const struct log_layout *l);
 void log_row_print(const struct log_layout *l, const struct log_decision *d,
 		   const struct log_target *t, const struct log_assignment *a);

@@ -4,6 +4,7 @@
 import random
 import xml.etree.ElementTree
 
+from cli_screen import Screen
 from harness import *
 
 MKLOG = os.path.join(TOOLS, "cli_mklog")
@@ -75,6 +76,23 @@ def text_svg_and_one_cpu():
     assert len(rows) == 1 and not re.search(r"^ +0 +0 ", r.stdout, re.M), r.stdout
     root = xml.etree.ElementTree.parse(svg).getroot()
     assert root.tag.endswith("svg") and "knee" in "".join(root.itertext())
+
+
+@test
+def a_plot_keeps_within_the_lines_of_a_terminal():
+    path = trace(walk())
+    plain = curve("-t", path).stdout
+    for cols in (40, 60, 77, 78, 200):
+        s = Screen(PCPTUNE, "curve", "-t", path, env={"NO_COLOR": "1"}, rows=60, cols=cols)
+        assert s.end() == 0
+        lines = s.raw.replace("\r", "").split("\n")
+        plot = lines[[l.strip() for l in lines].index("pages/s"):]
+        plot = plot[:[l.strip()[:2] for l in plot].index("K:")]
+        assert max(map(len, plot)) == min(cols, 78), (cols, plot)
+        assert "K" in "".join(plot), plot
+        assert ("\n".join(plot) in plain) == (cols >= 78), (cols, plot)
+        first, last = plot[-1].split()
+        assert (f"{first} " in plain) and plain.count(f" {last}\n"), "the ends of the axis stay"
 
 
 @test

@@ -34,7 +34,7 @@ int combine_check(const struct cli_list *set, const struct combine_policy *p, si
 		const char *s = set->item[i], *eq = strchr(s, '=');
 		bool found = false;
 
-		if (!eq || !eq[1] || !memchr(s, '.', (size_t)(eq - s)))
+		if (!eq || !eq[1 + strspn(eq + 1, ",")] || !memchr(s, '.', (size_t)(eq - s)))
 			return cli_usage_error("--set \"%s\": not POLICY.KEY=VALUE,...", s);
 		for (size_t k = 0; k < n; k++)
 			found = found || is_for(s, &p[k], &key);

@@ -145,7 +145,7 @@ static void numbers_json(const struct grid_job *j, json_t *o)
 	json_object_set_new(o, "free_zone", integer(r->free_zone));
 	json_object_set_new(o, "lock_takes", integer(r->lock_takes));
 	json_object_set_new(o, "free_high", integer(r->free_high));
-	json_object_set_new(o, "contend_pct", json_real(r->contend_pct));
+	json_object_set_new(o, "contend_pct", r->ns ? json_real(r->contend_pct) : json_null());
 	json_object_set_new(o, "pages_held_mean", json_real(r->held_mean));
 	json_object_set_new(o, "pages_held_peak", integer(r->held_peak));
 	json_object_set_new(o, "decisions", integer(r->decisions));
@@ -232,7 +232,10 @@ static void print_row(struct text_table *t, const struct grid_job *j)
 	count_cell(t, r->free_zone);
 	count_cell(t, r->lock_takes);
 	count_cell(t, r->free_high);
-	text_table_cell(t, "%.3f", r->contend_pct);
+	if (r->ns)
+		text_table_cell(t, "%.3f", r->contend_pct);
+	else
+		text_table_cell(t, "-");
 	text_table_cell(t, "%.0f", r->held_mean);
 	count_cell(t, r->held_peak);
 	count_cell(t, r->decisions);
@@ -251,8 +254,9 @@ static int print_text(const struct plan *p)
 	struct text_table *t = text_table_new();
 	char n[2][48];
 
-	printf("%s: %s rows of %u CPUs, %s\n", p->a->trace,
-	       cli_count(p->t.rows, n[0], sizeof(n[0])), p->t.n_used,
+	printf("%s: %s row%s of %u CPU%s, %s\n", p->a->trace,
+	       cli_count(p->t.rows, n[0], sizeof(n[0])), p->t.rows == 1 ? "" : "s", p->t.n_used,
+	       p->t.n_used == 1 ? "" : "s",
 	       text_ns(p->t.w.to_ns - p->t.w.from_ns, n[1], sizeof(n[1])));
 	for (size_t i = 0; i < sizeof(titles) / sizeof(titles[0]); i++)
 		text_table_column(t, titles[i], i < 2 ? '<' : '>');
@@ -328,7 +332,7 @@ static int check(const struct eval_args *a)
 	if (a->threads > THREADS_MAX)
 		return cli_usage_error("--threads: at most %d", THREADS_MAX);
 	if (a->managed < 1024 || a->managed > INT64_C(1) << 40)
-		return cli_usage_error("--managed: 1024 pages or more");
+		return cli_usage_error("--managed: 1024 to 2^40 pages");
 	return -1;
 }
 

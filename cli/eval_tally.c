@@ -216,14 +216,15 @@ bool tally_add(struct tally *a, const struct tally *b)
 
 /* ---- figures ---- */
 
+/* Where the log knows what time the program used; so for the next, and what was covered. */
 static double contend_pct(const struct tally *t, const struct relive_sums *s)
 {
-	return t->log.cpu_us ? (double)s->wait_ns / 10.0 / (double)t->log.cpu_us : 0;
+	return (double)s->wait_ns / 10.0 / (double)t->log.cpu_us;
 }
 
 static double held_mean(const struct tally *t, const struct relive_sums *s)
 {
-	return t->log.covered_ms ? (double)s->held_page_ms / (double)t->log.covered_ms : 0;
+	return (double)s->held_page_ms / (double)t->log.covered_ms;
 }
 
 static bool has_error(const struct tally *t, const struct tally_row *r)
@@ -252,8 +253,10 @@ static void sums_json(const struct tally *t, const struct relive_sums *s, bool m
 	json_object_set_new(o, "free_zone", integer(s->free_zone));
 	json_object_set_new(o, "lock_takes", integer(s->lock_takes));
 	json_object_set_new(o, "free_high", measured ? integer(s->free_high) : json_null());
-	json_object_set_new(o, "contend_pct", json_real(contend_pct(t, s)));
-	json_object_set_new(o, "pages_held_mean", json_real(held_mean(t, s)));
+	json_object_set_new(o, "contend_pct",
+			    t->log.cpu_us ? json_real(contend_pct(t, s)) : json_null());
+	json_object_set_new(o, "pages_held_mean",
+			    t->log.covered_ms ? json_real(held_mean(t, s)) : json_null());
 	json_object_set_new(o, "pages_held_peak", integer(s->held_peak));
 	json_object_set_new(o, "decisions", integer(s->decisions));
 	json_object_set_new(o, "turns", integer(s->turns));
@@ -364,8 +367,14 @@ static void sums_cells(struct text_table *table, const struct tally *t, const st
 		count_cell(table, s->free_high);
 	else
 		text_table_cell(table, "-");
-	text_table_cell(table, "%.3f", contend_pct(t, s));
-	text_table_cell(table, "%.0f", held_mean(t, s));
+	if (t->log.cpu_us)
+		text_table_cell(table, "%.3f", contend_pct(t, s));
+	else
+		text_table_cell(table, "-");
+	if (t->log.covered_ms)
+		text_table_cell(table, "%.0f", held_mean(t, s));
+	else
+		text_table_cell(table, "-");
 	count_cell(table, s->held_peak);
 	count_cell(table, s->decisions);
 	count_cell(table, s->turns);

@@ -363,6 +363,7 @@ static void sum_up(struct loop *loop)
 	double ns = (double)(loop->now_ns - loop->t0_ns);
 	bool first = true;
 
+	r->ns = loop->now_ns - loop->t0_ns;
 	for (uint32_t i = 0; i < loop->s->n_cpus; i++) {
 		const struct loop_cpu *c = &loop->cpu[i];
 

@@ -45,6 +45,7 @@ struct closed_result {
 	uint64_t refills, drains, free_high, trim_pages;
 	uint64_t lock_takes, lock_contended, wait_ns; /* of calls; the agent's are left out */
 	uint64_t held_peak, high_peak;		      /* high_peak: of the sum of high */
+	uint64_t ns; /* from the first row to the last; 0: then contend_pct is not known */
 	double held_mean, contend_pct;
 	uint64_t samples, decisions, turns, breaches;
 	uint32_t batch, scale_max, rules; /* of the first CPU at the end */

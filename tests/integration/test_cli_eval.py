@@ -14,6 +14,12 @@ def cli_eval(*words, timeout=60):
     return run([PCPTUNE, "eval", *words], env={"PCPTUNE_POLICY_PATH": POLICIES}, timeout=timeout)
 
 
+def strict_json(text):
+    def no_number(word):
+        raise AssertionError(f"{word} is no number of JSON")
+    return json.loads(text, parse_constant=no_number)
+
+
 def trace(rows):
     path = os.path.join(tmp(), "t.pct")
     r = run([PCPTUNE, "trace", "import", "-", path],
@@ -148,6 +154,36 @@ BUNDLED = ["coldest", "contention", "fraction", "kernel", "knee", "learn", "loww
 
 
 @test
+def rows_of_any_length_take_no_time():
+    most = 1 << 31
+    rows = [(0, 0, 0, most), (1000, 0, 0, -most), (2000, 8191, 10, most),
+            (2 * 10 ** 8, 8191, 3, -most), ((1 << 63) - 1, 8191, 3, most)]
+    r = cli_eval("--trace", trace(rows), "--policy",
+                 "static,kernel,contention,fraction,shuffle,lowwater,coldest,knee,learn", "--set",
+                 "static.high=64,8388608", "--set", "static.batch=1", "--json")
+    assert r.returncode == 0, r
+    for p in strict_json(r.stdout)["policies"]:
+        assert p["ratio_to_floor"] >= 1 and p["ratio_to_static"] >= 1, p
+        if p["policy"] != "static":
+            continue
+        room = p["params"]["high"] - 1  # g0: orders 3 and 10 have no list
+        assert p["alloc_zone"] == most - room + most * 8, p
+        assert p["free_zone"] == most - room + most * 8 + most * 1024, p
+        assert p["lock_takes"] == 2 * (most - room) + 3 * most, p
+
+
+@test
+def where_no_time_passes_nothing_is_said_of_waiting():
+    path = trace([(7, 0, 0, -5), (7, 1, 0, 5)])
+    j = strict_json(cli_eval("--trace", path, "--policy", "static,knee", "--json").stdout)
+    assert [p["contend_pct"] for p in j["policies"]] == [None, None], j
+    assert all(p["alloc_zone"] > 0 and p["pages_held_mean"] > 0 for p in j["policies"]), j
+    lines = cli_eval("--trace", path, "--policy", "static").stdout.splitlines()
+    assert lines[0].endswith(": 2 rows of 2 CPUs, 0 ns"), lines
+    assert lines[2].split()[5] == "-", lines
+
+
+@test
 def every_policy_counts_what_it_did():
     listed = json.loads(run([PCPTUNE, "policies", "--json"],
                             env={"PCPTUNE_POLICY_PATH": POLICIES}).stdout)
@@ -226,6 +262,8 @@ def wrong_calls_are_told():
             (("-t", path, "-p", "static", "--set", "kernel.high=1"), 2, "not in --policy"),
             (("-t", path, "-p", "static", "--set", "static.hihg=1"), 2, "high"),
             (("-t", path, "-p", "static", "--set", "static.high=x"), 2, "high"),
+            (("-t", path, "-p", "static", "--set", "static.high=,,"), 2, "POLICY.KEY=VALUE"),
+            (("-t", path, "-p", "static", "--managed", "9" * 18), 2, "1024 to 2^40 pages"),
             (("-t", path, "-p", "static", "--set", "high=1"), 2, "POLICY.KEY=VALUE"),
             (("-t", path, "-p", ","), 2, "a list of policies"),
             (("-t", path + "x", "-p", "static"), 1, "No such file")):

@@ -129,6 +129,23 @@ def partial_results_merge_to_the_table_of_one_run():
 
 
 @test
+def sums_over_no_time_have_no_means():
+    part = json.loads(cli_eval("--db", log(), "--policy", "static", "--partial").stdout)
+    part["log"]["cpu_us"] = part["log"]["covered_ms"] = 0
+    path = os.path.join(tmp(), "part")
+    with open(path, "w") as f:
+        json.dump(part, f)
+    j = json.loads(cli_eval("merge", path, "--json").stdout)
+    for row in (j["measured"], j["as_set"], j["recorded"], *j["policies"]):
+        assert row["contend_pct"] is None and row["pages_held_mean"] is None, row
+        assert row["alloc_zone"] > 0, row
+    rows = cli_eval("merge", path).stdout.splitlines()[1:6]
+    for title in ("contend%", "held mean"):
+        at = rows[0].index(title) + len(title) - 1
+        assert [r[at] for r in rows[1:]] == ["-"] * 4, rows
+
+
+@test
 def what_can_not_be_merged_is_refused():
     d, path = tmp(), log()
     a, b, c = (os.path.join(d, n) for n in "abc")

@@ -330,19 +330,9 @@ static inline uint64_t pcptune_band_capacity(uint64_t high, uint64_t batch, uint
 }
 
 /*
- * The same, calibrated: where batches grow with the run of calls (5.14, 6.7 and later), mean sizes
- * say too little, since long runs move most of the pages. So the loss, high less the capacity in
- * effect, is taken from what was measured at one high, and carried to others: it is one batch where
- * batches never grew, and what is above that grows in proportion to high, up to the largest move.
- */
-struct pcptune_band_model {
-	uint64_t batch;
-	uint64_t most;	 /* pages that one hold moves at most: batch << scale_max */
-	uint64_t growth; /* of the loss for each page of high above the batch, in 1 / 65536 */
-};
-
-/*
  * The smallest capacity with which a record, begun with empty lists, moves at most so many pages.
+ * Where batches grow with the run of calls (5.14, 6.7 and later) mean sizes say too little, since
+ * long runs move most of the pages: what was moved at one high tells what it holds in effect.
  */
 static inline uint64_t pcptune_band_match(const struct pcptune_band *b, uint64_t pages)
 {
@@ -358,36 +348,6 @@ static inline uint64_t pcptune_band_match(const struct pcptune_band *b, uint64_t
 			lo = mid + 1;
 	}
 	return lo;
-}
-
-static inline uint64_t pcptune_band_span(const struct pcptune_band_model *m, uint64_t high)
-{
-	uint64_t top = high < m->most ? high : m->most;
-
-	return top > m->batch ? top - m->batch : 0;
-}
-
-/* pages: both ways together, as measured over the record at this high, which did not change. */
-static inline struct pcptune_band_model pcptune_band_calibrate(const struct pcptune_band *b,
-							       uint64_t high, uint64_t batch,
-							       uint64_t scale_max, uint64_t pages)
-{
-	struct pcptune_band_model m = {batch, batch << scale_max, 0};
-	uint64_t capacity = pcptune_band_match(b, pages), span = pcptune_band_span(&m, high);
-
-	if (span && high > capacity + batch)
-		m.growth = ((high - capacity - batch) << 16) / span;
-	if (m.growth > 65536)
-		m.growth = 65536;
-	return m;
-}
-
-static inline uint64_t pcptune_band_model_capacity(const struct pcptune_band_model *m,
-						   uint64_t high)
-{
-	uint64_t loss = m->batch + (pcptune_band_span(m, high) * m->growth >> 16);
-
-	return high > loss ? high - loss : 1;
 }
 
 #endif

@@ -52,6 +52,8 @@ static int from_trace(struct curve_plot *p)
 	trace_close(t);
 	if (e == -EBADMSG) /* what came before it is shown, and then this is said */
 		snprintf(p->cut, sizeof(p->cut), "%s", why);
+	if (e == -EOVERFLOW)
+		return cli_error("%s: %s", p->a->trace, why);
 	return e && e != -EBADMSG ? cli_error("%s", why) : -1;
 }
 

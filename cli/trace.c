@@ -112,13 +112,30 @@ static int export(const char *from, const char *to, const struct args *a)
 
 struct info {
 	uint64_t rows, backwards, first_ns, last_ns, least_ns, most_ns;
-	uint64_t allocated, freed; /* pages */
+	uint64_t allocated, freed; /* pages; PAGES_NONE: more than can be counted */
 	uint64_t level;		   /* pages on the lists at the beginning */
 	bool has_level;
 	uint64_t order[PCPTUNE_MAX_ORDER + 1];
 	uint32_t cpus;
 	bool seen[PCPTUNE_MAX_CPUS];
 };
+
+#define PAGES_NONE ((uint64_t)INT64_MAX)
+
+static void add_pages(uint64_t *sum, uint64_t pages)
+{
+	*sum = *sum < PAGES_NONE - pages ? *sum + pages : PAGES_NONE;
+}
+
+static json_t *pages_json(uint64_t pages)
+{
+	return pages < PAGES_NONE ? json_integer((json_int_t)pages) : json_null();
+}
+
+static const char *pages_text(uint64_t pages, char *buf, size_t n)
+{
+	return pages < PAGES_NONE ? cli_count(pages, buf, n) : "2^63 or more";
+}
 
 static void info_row(struct info *i, const struct trace_row *row, bool level)
 {
@@ -132,11 +149,11 @@ static void info_row(struct info *i, const struct trace_row *row, bool level)
 	i->most_ns = row->time_ns > i->most_ns ? row->time_ns : i->most_ns;
 	i->has_level |= level;
 	if (level)
-		i->level += (uint64_t)row->blocks << row->order;
+		add_pages(&i->level, (uint64_t)row->blocks << row->order);
 	else if (row->blocks < 0)
-		i->allocated += (uint64_t)-row->blocks << row->order;
+		add_pages(&i->allocated, (uint64_t)-row->blocks << row->order);
 	else
-		i->freed += (uint64_t)row->blocks << row->order;
+		add_pages(&i->freed, (uint64_t)row->blocks << row->order);
 	i->order[row->order]++;
 	i->cpus += !i->seen[row->cpu];
 	i->seen[row->cpu] = true;
@@ -158,10 +175,10 @@ static json_t *info_json(const struct info *i, const char *path, uint64_t bytes,
 	json_object_set_new(o, "first_ns", json_integer((json_int_t)i->least_ns));
 	json_object_set_new(o, "last_ns", json_integer((json_int_t)i->most_ns));
 	json_object_set_new(o, "backwards", json_integer((json_int_t)i->backwards));
-	json_object_set_new(o, "alloc_pages", json_integer((json_int_t)i->allocated));
-	json_object_set_new(o, "free_pages", json_integer((json_int_t)i->freed));
+	json_object_set_new(o, "alloc_pages", pages_json(i->allocated));
+	json_object_set_new(o, "free_pages", pages_json(i->freed));
 	json_object_set_new(o, "level_pages",
-			    i->has_level ? json_integer((json_int_t)i->level) : json_null());
+			    i->has_level ? pages_json(i->level) : json_null());
 	for (uint32_t k = 0; k <= PCPTUNE_MAX_ORDER; k++) {
 		snprintf(name, sizeof(name), "%u", k);
 		if (i->order[k])
@@ -190,11 +207,11 @@ static void info_text(const struct info *i, const char *path, uint64_t bytes)
 		printf("      %s row%s earlier than the row before\n",
 		       cli_count(i->backwards, n[0], sizeof(n[0])),
 		       i->backwards == 1 ? " is" : "s are");
-	printf("pages: %s allocated, %s freed\n", cli_count(i->allocated, n[0], sizeof(n[0])),
-	       cli_count(i->freed, n[1], sizeof(n[1])));
+	printf("pages: %s allocated, %s freed\n", pages_text(i->allocated, n[0], sizeof(n[0])),
+	       pages_text(i->freed, n[1], sizeof(n[1])));
 	if (i->has_level)
 		printf("       %s on the lists where it begins\n",
-		       cli_count(i->level, n[0], sizeof(n[0])));
+		       pages_text(i->level, n[0], sizeof(n[0])));
 	printf("rows by order:");
 	for (uint32_t k = 0; k <= PCPTUNE_MAX_ORDER; k++)
 		if (i->order[k])

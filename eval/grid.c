@@ -17,6 +17,7 @@
 static int read_walks(struct grid_trace *t, char *why)
 {
 	struct trace_reader *r;
+	char too_much[TRACE_WHY];
 	int e = trace_open(t->path, &r, why);
 
 	if (e)
@@ -28,6 +29,10 @@ static int read_walks(struct grid_trace *t, char *why)
 		t->cut = true;
 		snprintf(t->why, sizeof(t->why), "%s", why);
 		e = 0;
+	}
+	if (e == -EOVERFLOW) {
+		snprintf(too_much, sizeof(too_much), "%s", why);
+		snprintf(why, TRACE_WHY, "%.200s: %.200s", t->path, too_much);
 	}
 	if (!e && walks_seal(&t->w)) {
 		snprintf(why, TRACE_WHY, "no memory");

@@ -43,6 +43,7 @@ void walks_free(struct walks *w)
 struct places {
 	struct walk **at;
 	size_t n;
+	uint64_t pages; /* of all rows of a trace */
 };
 
 static struct walk *walk_at(struct walks *w, struct places *p, size_t i, uint32_t zone,
@@ -72,8 +73,11 @@ static struct walk *walk_at(struct walks *w, struct places *p, size_t i, uint32_
 
 /* ---- from a trace ---- */
 
-/* More pages than this through the lists of one CPU are no trace; all sums stay far from 2^63. */
-#define PAGES_MAX (UINT64_C(1) << 60)
+/*
+ * More pages than all memory that addresses reach, 2^64 bytes, are no trace. So all sums stay far
+ * from 2^63, those of nanoseconds that a replay has for holds of the lock, too.
+ */
+#define PAGES_MAX (UINT64_C(1) << 52)
 
 static int add_row(struct walks *w, struct places *p, const struct trace_row *row, bool level,
 		   uint32_t batch)
@@ -83,6 +87,9 @@ static int add_row(struct walks *w, struct places *p, const struct trace_row *ro
 
 	if (!k)
 		return -ENOMEM;
+	p->pages += pcptune_band_range(pages, 0);
+	if (p->pages > PAGES_MAX)
+		return -EOVERFLOW;
 	k->batch = batch;
 	if (!pcptune_rules_has_list(PCPTUNE_RULES_GX, row->order)) {
 		k->direct_pages += pcptune_band_range(pages, 0);
@@ -91,10 +98,8 @@ static int add_row(struct walks *w, struct places *p, const struct trace_row *ro
 	if (level) {
 		w->levels_known = true;
 		k->level += (uint64_t)pages;
-		return k->level > PAGES_MAX ? -EOVERFLOW : 0;
+		return 0;
 	}
-	if (k->alloc_pages + k->free_pages + pcptune_band_range(pages, 0) > PAGES_MAX)
-		return -EOVERFLOW;
 	if (pages > 0)
 		k->free_pages += (uint64_t)pages;
 	else
@@ -105,7 +110,7 @@ static int add_row(struct walks *w, struct places *p, const struct trace_row *ro
 
 int walks_add_trace(struct walks *w, struct trace_reader *t, uint32_t batch, char *why)
 {
-	struct places p = {calloc(PCPTUNE_MAX_CPUS, sizeof(struct walk *)), PCPTUNE_MAX_CPUS};
+	struct places p = {calloc(PCPTUNE_MAX_CPUS, sizeof(struct walk *)), PCPTUNE_MAX_CPUS, 0};
 	const struct trace_row *rows;
 	bool any = false;
 	uint64_t last = 0;
@@ -131,7 +136,7 @@ int walks_add_trace(struct walks *w, struct trace_reader *t, uint32_t batch, cha
 	if (r == -ENOMEM)
 		snprintf(why, WALKS_WHY, "no memory");
 	if (r == -EOVERFLOW)
-		snprintf(why, WALKS_WHY, "more than 2^60 pages through the lists of one CPU");
+		snprintf(why, WALKS_WHY, "more than 2^52 pages allocated and freed");
 	free(p.at);
 	return r;
 }

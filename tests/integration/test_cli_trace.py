@@ -155,6 +155,21 @@ def info_describes_a_trace():
 
 
 @test
+def more_pages_than_there_are_have_no_number():
+    src = written(HEADER + "0,0,10,2147483648\n" * (1 << 22) + "0,0,10,-2147483648\n" * 5)
+    assert trace("import", src, src + ".pct").returncode == 0
+    j = json.loads(trace("info", src + ".pct", "--json").stdout)
+    assert j["free_pages"] is None and j["alloc_pages"] == 5 << 41, j
+    assert j["rows_by_order"] == {"10": (1 << 22) + 5}, j
+    assert "10,995,116,277,760 allocated, 2^63 or more freed" in trace(
+        "info", src + ".pct").stdout
+    for words in (("eval", "--policy", "static", "--trace"), ("curve", "--trace")):
+        r = run([PCPTUNE, *words, src + ".pct"], env={"PCPTUNE_POLICY_PATH": POLICIES})
+        assert r.returncode == 1 and not r.stdout, r
+        assert f"{src}.pct: more than 2^52 pages" in r.stderr, r
+
+
+@test
 def an_empty_trace_is_a_trace():
     src = written(HEADER)
     assert trace("import", src, src + ".pct").returncode == 0

@@ -160,31 +160,55 @@ static void blocks_without_a_list_are_counted_apart(void **state)
 	free(data);
 }
 
-/* Rows that are right each by itself, and together more than a sum can hold. */
-static void more_pages_than_there_are(void **state)
+/* n times the same row on two CPUs. */
+static int walks_of(struct trace_row row, int n, struct walks *w, char *why)
 {
-	static const struct trace_row row = {1, 0, 9, INT32_MAX};
-	char *data, why[WALKS_WHY] = "";
 	struct trace_reader *r;
 	struct trace_writer *tw;
-	struct walks w;
+	char *data;
 	size_t len;
 	FILE *out = open_memstream(&data, &len);
+	int e;
 
-	(void)state;
 	assert_int_equal(trace_writer_new(out, "test", &tw), 0);
-	for (int i = 0; i < 1100000; i++)
+	for (int i = 0; i < n; i++) {
+		row.cpu = i & 1;
 		assert_int_equal(trace_write(tw, &row), 0);
+	}
 	assert_int_equal(trace_writer_end(tw), 0);
 	trace_writer_free(tw);
 	fclose(out);
 	assert_int_equal(trace_open_stream(fmemopen(data, len, "r"), "x", &r, why), 0);
-	walks_init(&w);
-	assert_int_equal(walks_add_trace(&w, r, 63, why), -EOVERFLOW);
-	assert_non_null(strstr(why, "2^60 pages"));
-	walks_free(&w);
+	walks_init(w);
+	e = walks_add_trace(w, r, 63, why);
 	trace_close(r);
 	free(data);
+	return e;
+}
+
+/* Rows that are right each by itself, and together more than all memory: 2^52 pages. */
+static void more_pages_than_there_are(void **state)
+{
+	static const struct {
+		uint32_t order;
+		int64_t blocks;
+		int fits;
+	} rows[] = {{9, TRACE_MAX_BLOCKS, 1 << 12}, {10, -TRACE_MAX_BLOCKS, 1 << 11}};
+	char why[WALKS_WHY] = "";
+	struct walks w;
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct trace_row row = {1, 0, rows[i].order, rows[i].blocks};
+
+		assert_int_equal(walks_of(row, rows[i].fits, &w, why), 0);
+		assert_int_equal(w.walk[0]->free_pages + w.walk[0]->direct_pages,
+				 UINT64_C(1) << 51);
+		walks_free(&w);
+		assert_int_equal(walks_of(row, rows[i].fits + 1, &w, why), -EOVERFLOW);
+		assert_non_null(strstr(why, "2^52 pages"));
+		walks_free(&w);
+	}
 }
 
 /* ---- a log of the same calls ---- */

@@ -364,6 +364,8 @@ int cmd_advise(int argc, char **argv)
 
 	if (r >= 0)
 		return r;
+	if (a.to && a.from > a.to)
+		return cli_usage_error("--from is later than --to");
 	w.word = rest.argv[0];
 	r = load_policy(&w);
 	if (r < 0 && (r = cli_open_log(a.db, a.socket, a.json, &ls)) < 0) {

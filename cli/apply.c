@@ -46,6 +46,7 @@ struct work {
 	int64_t row;		 /* 0: all */
 	bool back;		 /* revert */
 	uint64_t changed, left;
+	uint64_t by_hand; /* CPUs whose values were pinned before */
 	json_t *decisions;
 	char *log; /* malloc'ed */
 };
@@ -181,8 +182,10 @@ static int apply_row(struct work *w, json_t *row)
 {
 	int r = set_row(w, row, "then");
 
-	if (r < 0)
-		json_object_set_new(row, "applied", json_true());
+	if (r >= 0)
+		return r;
+	json_object_set_new(row, "applied", json_true());
+	w->by_hand += cli_bool(row, "pinned_before");
 	return r;
 }
 
@@ -268,9 +271,10 @@ static int print_result(struct work *w)
 	json_int_t first = json_integer_value(json_array_get(w->decisions, 0));
 
 	if (w->a->json) {
-		cli_print_json(json_pack("{s:I, s:I, s:I, s:O}", "id", (json_int_t)id, "changed",
-					 (json_int_t)w->changed, "left", (json_int_t)w->left,
-					 "decisions", w->decisions));
+		cli_print_json(json_pack("{s:I, s:I, s:I, s:I, s:O}", "id", (json_int_t)id,
+					 "changed", (json_int_t)w->changed, "left",
+					 (json_int_t)w->left, "pinned_before",
+					 (json_int_t)w->by_hand, "decisions", w->decisions));
 	} else {
 		printf("%s: %" PRIu64 " CPU%s", w->back ? "restored" : "changed", w->changed,
 		       w->changed == 1 ? "" : "s");
@@ -279,6 +283,10 @@ static int print_result(struct work *w)
 		if (!w->back)
 			printf("; pinned until `pcptune revert %" PRIu64 "`", id);
 		putchar('\n');
+		if (w->by_hand)
+			printf("%" PRIu64 " of them %s pinned with other values, which `revert` "
+			       "brings back\n",
+			       w->by_hand, w->by_hand == 1 ? "was" : "were");
 	}
 	if (!w->left)
 		return CLI_OK;

@@ -270,6 +270,8 @@ static int check(const struct curve_args *a)
 		return cli_usage_error("--trace and --db: one of them");
 	if (a->trace && (a->from || a->to || a->target))
 		return cli_usage_error("--from, --to and a target are for a log");
+	if (a->to && a->from > a->to)
+		return cli_usage_error("--from is later than --to");
 	if (a->batch < 1 || a->batch > PCPTUNE_MAX_BATCH)
 		return cli_usage_error("--batch: 1 to %u pages", PCPTUNE_MAX_BATCH);
 	return -1;

@@ -83,11 +83,13 @@ def one_line_of_it_and_what_was_pinned_before():
     cli(d, "set", "web", "--cpu", "1", "batch=40")
     wait_for(lambda: batches(d)[1] == 40)
     n = str(j["id"])
-    assert cli(d, "apply", n + ".2").returncode == 0
+    r = cli(d, "apply", n + ".2")
+    assert r.returncode == 0 and "1 of them was pinned with other values" in r.stdout, r
     wait_for(lambda: highs(d)[1] == j["rows"][1]["then"]["high"])
     assert pinned(d) == [False, True, False, False], "the other lines are left alone"
     assert cli(d, "apply", n + ".2").returncode == 3
-    assert cli(d, "apply", n).returncode == 0, "the rest of it"
+    rest = json.loads(cli(d, "apply", n, "--json").stdout)
+    assert (rest["changed"], rest["pinned_before"]) == (3, 0), rest
     wait_for(lambda: all(pinned(d)))
     assert cli(d, "revert", n + ".1").returncode == 0
     wait_for(lambda: pinned(d) == [False, True, True, True])
@@ -142,6 +144,8 @@ def wrong_targets_times_and_policies_are_told():
                                 (("web", "--set", "x"), 2, "KEY=VALUE"),
                                 (("web", "--set", "short_ms=5000", "--set", "long_ms=1000"), 1,
                                  "short_ms is at most long_ms"),
+                                (("web", "--from", "2021-01-01", "--to", "2020-01-01"), 2,
+                                 "--from is later"),
                                 (("web", "--to", "2020-01-01"), 3, "no sample")):
         r = cli(d, "advise", *words)
         assert r.returncode == status and text in r.stderr and not r.stdout, (words, r)

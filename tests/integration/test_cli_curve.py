@@ -142,7 +142,8 @@ def wrong_calls_and_empty_traces():
     assert r.returncode == 0, r
     for words, text in ((("-t", path, "-d", "x"), "one of them"),
                         (("-t", path, "--batch", "0"), "1 to 1024"),
-                        (("-t", path, "--from", "-1m"), "for a log")):
+                        (("-t", path, "--from", "-1m"), "for a log"),
+                        (("-d", path, "--from", "-1m", "--to", "-2m"), "--from is later")):
         r = curve(*words)
         assert r.returncode == 2 and text in r.stderr, r
     with open(path, "rb") as f:

@@ -268,6 +268,8 @@ static int merge_one(struct tally *sum, const char *path, bool first)
 		r = cli_error("%s: has other policies, parameters or budget than the files before "
 			      "it",
 			      path);
+	else if (!tally_fits(sum))
+		r = cli_error("%s: its sums are too large to be added", path);
 	if (r >= 0 || !first)
 		tally_free(&one);
 	json_decref(o);

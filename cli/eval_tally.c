@@ -214,6 +214,28 @@ bool tally_add(struct tally *a, const struct tally *b)
 	return true;
 }
 
+static bool fields_fit(const struct field *f, size_t n, const void *of)
+{
+	for (size_t i = 0; i < n; i++) {
+		uint64_t v;
+
+		memcpy(&v, (const char *)of + f[i].at, sizeof(v));
+		if (v > INT64_MAX)
+			return false;
+	}
+	return true;
+}
+
+bool tally_fits(const struct tally *t)
+{
+	bool fit = fields_fit(log_fields, N_LOG, &t->log) &&
+		   fields_fit(sums_fields, N_SUMS, &t->log.measured);
+
+	for (size_t i = 0; fit && i < t->n; i++)
+		fit = fields_fit(sums_fields, N_SUMS, &t->rows[i].sums);
+	return fit;
+}
+
 /* ---- figures ---- */
 
 /* Where the log knows what time the program used; so for the next, and what was covered. */

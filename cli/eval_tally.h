@@ -38,6 +38,8 @@ json_t *tally_partial(const struct tally *t);
 bool tally_read(struct tally *t, const json_t *o);
 /* Adds b to a; false: they are not of the same rows and budget. */
 bool tally_add(struct tally *a, const struct tally *b);
+/* Can every sum be written, or did one grow too large? Asked after each addition. */
+bool tally_fits(const struct tally *t);
 
 json_t *tally_json(const struct tally *t);
 void tally_print(const struct tally *t);

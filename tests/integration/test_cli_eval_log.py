@@ -169,6 +169,13 @@ def what_can_not_be_merged_is_refused():
             json.dump(j, out)
         r = cli_eval("merge", c)
         assert r.returncode == 1 and "not what eval --partial writes" in r.stderr, r
+    for key in ("log", "measured"):
+        j = json.loads(json.dumps(whole))
+        j[key]["alloc_pages" if key == "log" else "moved"] = (1 << 63) - 1
+        with open(c, "w") as out:
+            json.dump(j, out)
+        r = cli_eval("merge", a, c, "--json")
+        assert r.returncode == 1 and "too large to be added" in r.stderr and not r.stdout, r
     r = cli_eval("merge", os.path.join(d, "none"))
     assert r.returncode == 1 and not r.stdout, r
     assert cli_eval("merge").returncode == 2 and cli_eval("merg", a).returncode == 2

@@ -6,6 +6,7 @@
  * Input: the content of the memfd; its last bytes are also what is written over it later.
  */
 #include <errno.h>
+#include <pcptune/rules.h>
 #include "lib/segreader.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/unit/test_segreader.h"
@@ -55,7 +56,8 @@ static void must_be_bounded(const struct pcptune_cpu *c)
 	MUST(c->high <= PCPTUNE_MAX_HIGH && c->high_min <= PCPTUNE_MAX_HIGH);
 	MUST(c->high_max <= PCPTUNE_MAX_HIGH && c->free_count <= PCPTUNE_MAX_HIGH);
 	MUST(c->count <= 2 * PCPTUNE_MAX_HIGH && c->batch <= PCPTUNE_MAX_BATCH);
-	MUST(c->scale_max <= PCPTUNE_MAX_SCALE && c->rules <= 15 && c->alloc_factor <= 16);
+	MUST(c->scale_max <= PCPTUNE_MAX_SCALE && c->rules <= PCPTUNE_RULES_MAX);
+	MUST(c->alloc_factor <= 16);
 	MUST(c->refills <= UINT64_C(1) << 56 && c->alloc_zone <= UINT64_C(1) << 56);
 }
 
@@ -66,8 +68,13 @@ static void sample_all(struct segreader *sr, uint32_t n)
 	uint32_t n_active = segreader_sample(sr, cpus, active);
 
 	MUST(n_active <= n);
-	for (uint32_t i = 0; i < n_active; i++)
-		MUST(active[i] < n && cpus[active[i]].flags == PCPTUNE_CPU_ACTIVE);
+	for (uint32_t i = 0; i < n_active; i++) {
+		const struct pcptune_cpu *c = &cpus[active[i]];
+
+		MUST(active[i] < n);
+		MUST((c->flags & ~PCPTUNE_CPU_LISTS_ONLY) == PCPTUNE_CPU_ACTIVE);
+		MUST(!(c->flags & PCPTUNE_CPU_LISTS_ONLY) || !(c->refills | c->alloc_zone));
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		must_be_bounded(&cpus[i]);
 		segreader_cpu_total(sr, i, &total);

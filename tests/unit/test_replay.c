@@ -393,6 +393,29 @@ static void test_lost_beginning(void **state)
 	assert_int_equal(v.derived + v.not_derivable, lg.n_decisions);
 }
 
+/* As `static` until a policy in a process of its own is ready: logged, but it decided nothing. */
+static void test_policy_without_samples(void **state)
+{
+	struct verify_result v;
+	struct model m;
+
+	(void)state;
+	memset(&fault, 0, sizeof(fault));
+	begin(&m, "contention", "");
+	snprintf(lg.a.policy, sizeof(lg.a.policy), "gone");
+	assert_int_equal(logstore_assignment_add(lg.ls, &lg.a), 0);
+	snprintf(lg.a.policy, sizeof(lg.a.policy), "contention");
+	assert_int_equal(logstore_assignment_add(lg.ls, &lg.a), 0);
+	run(&m, SAMPLES);
+	end(&m);
+	assert_true(lg.n_decisions > 0);
+	assert_int_equal(verify(NULL, &v), 0);
+	assert_int_equal(n_lines, 0);
+	assert_int_equal(v.derived, lg.n_decisions);
+	assert_int_equal(v.differ + v.not_derivable, 0);
+	assert_int_equal(v.assignments, 1);
+}
+
 static void test_policy_not_at_hand(void **state)
 {
 	struct verify_result v;
@@ -529,6 +552,7 @@ int main(void)
 		cmocka_unit_test(test_gap),
 		cmocka_unit_test(test_lost_beginning),
 		cmocka_unit_test(test_policy_not_at_hand),
+		cmocka_unit_test(test_policy_without_samples),
 		cmocka_unit_test(test_assignments_in_a_row),
 		cmocka_unit_test(test_growing_log),
 		cmocka_unit_test(test_empty_log),

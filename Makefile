@@ -215,7 +215,7 @@ $(B)/fuzz/%: tests/fuzz/%.c $(LIB_SRC) $(HOST_SRC)
 DEPS := gcc make pkg-config libevent-dev libconfig-dev libsqlite3-dev libjansson-dev libzstd-dev \
 	libcmocka-dev libncurses-dev sqlite3 python3
 DEPS_SANITIZE := clang libclang-rt-14-dev
-DEPS_TEST := redis-server redis-tools spin
+DEPS_TEST := redis-server redis-tools spin g++ mandoc groff-base
 DEPS_BENCH := libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0 libtbbmalloc2
 deps:
 	@configs/install-deps $(DEPS)

@@ -5,9 +5,9 @@
  * Everything here but `base`, `n_pages`, `pages` and the tags is written under the lock. A page
  * that starts a block has a tag (state and order); all other pages have tag 0, so that every
  * address tells whether it is the start of a block, and in which of the places it is. Tags of
- * blocks in the zone change under the zone lock, tags on a list under the lock of that list, tags
- * in use by their owner; readers that own nothing (a merge that looks at its neighbour, the check
- * of a wrong free) see one whole 16-bit word.
+ * blocks in the zone change under the zone lock, tags of what is in use or on a list by whom it was
+ * handed out to (struct pcpa_page says what a list may write); readers that own nothing (a merge
+ * that looks at its neighbour, the check of a wrong free) see one whole 16-bit word.
  */
 #ifndef PCPA_ZONE_H
 #define PCPA_ZONE_H

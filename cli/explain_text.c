@@ -306,7 +306,7 @@ static void print_check(const struct story *s)
 	if (decision_by_hand(&s->a))
 		printf("  No policy made it, so there is none to run again.\n");
 	else
-		printf("  pcptune verify --db %s\n"
+		printf("  pcptune verify --db '%s'\n"
 		       "  runs %s %s over the logged samples again and compares every decision.\n",
 		       s->db, s->a.policy, s->a.version);
 }

@@ -203,7 +203,7 @@ def explain_tells_everything():
             'reason "contended", arguments 15000 480 0 0', "Sample 3 covers 100.0 ms",
             "100 pages (400.0 KiB) lay on the lists of CPU 0",
             "waited 2.0 ms for zone locks, 2.000 % of the 100.0 ms",
-            "Over 10 samples before and as many after", f"pcptune verify --db {db}"):
+            "Over 10 samples before and as many after", f"pcptune verify --db '{db}'"):
         assert part in out, (part, out)
     for row in (r"high +378 +756 +756 +changed", r"batch +63 +63 +63 +pages that move",
                 r"alloc_pages +10,003 +pages +100,030/s +pages allocated by the program",
